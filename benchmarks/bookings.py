@@ -24,7 +24,7 @@ from torchyard_core.booking.rules.team_rules import Rules
 from torchyard_core.booking.search.slot_search import Wish
 from torchyard_core.booking.store import BookingStore, open_store
 from torchyard_core.booking.store.booking_writer import insert_rows
-from torchyard_core.booking.store.engine import transaction
+from torchyard_core.booking.store.database_engine import transaction
 
 HOSTS, GPUS_OF_EACH = 32, 8
 BOOKINGS = 100_000

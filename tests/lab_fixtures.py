@@ -100,12 +100,12 @@ def gpu_lab(module_lab: LabFactory) -> Lab:
 @pytest.fixture
 def make_cluster(tmp_path: Path) -> Iterator[ClusterFactory]:
     """A factory of Slurm clusters for one test, such as `make_cluster(nodes=2, database=True)`."""
-    yield from _clusters(tmp_path)
+    yield from cluster_factories(tmp_path)
 
 
 @pytest.fixture(scope="module")
 def _module_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
-    for make in _clusters(tmp_path_factory.mktemp("slurm")):
+    for make in cluster_factories(tmp_path_factory.mktemp("slurm")):
         yield make(users=("lee", "kim"))
 
 
@@ -116,7 +116,7 @@ def cluster(_module_cluster: SlurmCluster) -> Iterator[SlurmCluster]:
     _module_cluster.clean()
 
 
-def _clusters(directory: Path) -> Iterator[ClusterFactory]:
+def cluster_factories(directory: Path) -> Iterator[ClusterFactory]:
     with ExitStack() as stack:
         made = 0
 

@@ -50,6 +50,7 @@ SEVERAL = (
     "nothing was booked: number {number} of the {count} bookings of the series",
     # The second number is greater than 1, or there is another sentence for 1.
     "{count} of {all} GPUs",
+    "{count} of {all} nodes",
     "step {added.step}: {added.workers} of {added.planned} workers",
     "only on {count} of {hosts} hosts",
     "{answering} of {hosts} hosts answer",

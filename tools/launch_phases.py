@@ -12,7 +12,7 @@ from torchyard_core.topology.file import TopologyFile, read_topology
 from torchyard_gui.bridge.launch_job import LaunchJob
 from torchyard_gui.launch import panel as launch_panel
 from torchyard_gui.launch.panel import LaunchPanel
-from torchyard_gui.windows.connections import WindowConnections
+from torchyard_gui.windows.signal_connections import SignalConnections
 
 AGENT = "agent 0.1.0 on Python 3.12.3"
 FINGERPRINT = "SHA256:Gm3nqWq0vQ7yq1m2m0E5sO8o9cYyXr5m5jB8o2hK1dQ"
@@ -28,7 +28,7 @@ class StagedLaunch(LaunchJob):
         pass
 
 
-def phases(wiring: WindowConnections) -> Iterator[tuple[str, LaunchPanel]]:
+def phases(wiring: SignalConnections) -> Iterator[tuple[str, LaunchPanel]]:
     """Puts the launch panel into each state to show; yields the name of the screenshot and the panel."""
     setattr(launch_panel, "LaunchJob", StagedLaunch)  # noqa: B010  # The pictures need no contact with a real host.
     assert wiring.document.path is not None

@@ -10,7 +10,7 @@ from tests.gui.runs import fake_hosts
 
 from torchyard_core.topology.model import Topology
 from torchyard_gui.runs.page import RunsPage
-from torchyard_gui.windows.connections import WindowConnections
+from torchyard_gui.windows.signal_connections import SignalConnections
 
 RUNS_FOR_S = 1500
 SLOW = "worker-7"
@@ -29,7 +29,7 @@ NAMES = {"one": "digits", "eight": "resnet-imagenet"}
 LOG = "epoch {epoch:>2} step {step:>5}  loss {loss:.4f}  1,494 samples/s\n"
 
 
-def begin_live_run(wiring: WindowConnections, state: str, design: Topology | None = None) -> fake_hosts.Acting:
+def begin_live_run(wiring: SignalConnections, state: str, design: Topology | None = None) -> fake_hosts.Acting:
     """Begins a simulated run on the sample hosts. Its start time is `RUNS_FOR_S` seconds in the past."""
     fake_hosts.BEGAN = time.time() - RUNS_FOR_S
     name = design.name if design is not None else NAMES[state]

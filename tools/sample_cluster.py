@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from tests.core.engines.slurm.samples import ANSWER
@@ -15,21 +15,27 @@ from tools.sample_fleet import let_hosts_answer
 from torchyard_core.booking.model import Draft
 from torchyard_core.booking.store import BookingStore
 from torchyard_core.engines.slurm.cluster_calendar import ClusterCalendar
+from torchyard_core.engines.slurm.cluster_check import ClusterCheck
 from torchyard_core.engines.slurm.description import ClusterDescription
 from torchyard_core.fleet.cluster import Cluster
 from torchyard_core.formatting import utc_timestamp
 from torchyard_core.topology.host_facts import Gpu, HostFacts
 from torchyard_core.topology.model import Topology
-from torchyard_gui.bridge.planner.planning_place import ClusterStatus
-from torchyard_gui.windows.connections import WindowConnections
+from torchyard_gui.bridge.clusters.cluster_statuses import ClusterStatus
+from torchyard_gui.windows.signal_connections import SignalConnections
 
 CLUSTER = """clusters:
-  - {name: hpc, kind: slurm, partition: gpu, login: {address: login.hpc.example}}
+  - {name: hpc, kind: slurm, partition: gpu, account: nlp, login: {address: login.hpc.example, user: kim}}
 """
 SHAPES = [
     {"count": 24, "cpus": 128, "memory_mb": 1024000, "gpus": {"a100": 8}, "states": {"idle": 3, "allocated": 21}},
     {"count": 40, "cpus": 64, "memory_mb": 512000, "gpus": {}, "states": {"idle": 40}},
 ]
+PARTITIONS = [
+    {"name": "gpu", "default": True, "nodes": 64, "grace_s": 0.0},
+    {"name": "preemptible", "default": False, "nodes": 64, "grace_s": 120.0},
+]
+LIMITS = [{"Account": "nlp", "QOS": "normal,long", "MaxJobs": "8", "MaxTRES": "gres/gpu=64"}]
 NODES = {"hpc.1": "gpu017", "hpc.2": "gpu018", "hpc.3": "gpu022", "hpc.4": "cpu003"}
 POOLS = (
     "{name: chief, role: chief, replicas: 1, gpus: 1, hosts: [hpc]}",
@@ -48,7 +54,7 @@ def _named(design: Topology) -> Topology:
     return design.model_copy(update={"name": "bert-large"})
 
 
-def add_cluster(wiring: WindowConnections) -> None:
+def add_cluster(wiring: SignalConnections) -> None:
     """Adds the cluster to the fleet file."""
     fleet = wiring.fleet
     with fleet.fleet_file.open("a", encoding="utf-8") as file:
@@ -58,12 +64,13 @@ def add_cluster(wiring: WindowConnections) -> None:
     let_hosts_answer(fleet)
 
 
-def let_cluster_answer(wiring: WindowConnections) -> None:
+def let_cluster_answer(wiring: SignalConnections) -> None:
     """Marks the cluster as checked."""
     (cluster,) = wiring.place.clusters
-    description = ClusterDescription({**ANSWER, "nodes": SHAPES}, "1.0 on Python 3.11 at /usr/bin/python3")
-    wiring.place._statuses[cluster] = ClusterStatus(description)
-    wiring.place.changed.emit()
+    about = {"nodes": SHAPES, "partitions": PARTITIONS, "limits": LIMITS}
+    description = ClusterDescription({**ANSWER, **about}, "1.0 on Python 3.11 at /usr/bin/python3")
+    check = ClusterCheck(cluster.name, cluster.partition, description, None, tuple(description.problems(cluster)))
+    wiring.fleet.clusters.put(ClusterStatus(cluster).checked(check, datetime.now(UTC)))
 
 
 class _ClusterRun(fake_hosts.Acting):
@@ -73,7 +80,7 @@ class _ClusterRun(fake_hosts.Acting):
         return NODES if method == "run.nodes" else super().answer(link, method, params)
 
 
-def begin_waiting_run(wiring: WindowConnections) -> fake_hosts.Acting:
+def begin_waiting_run(wiring: SignalConnections) -> fake_hosts.Acting:
     """Begins a run that waits in the queue. Its `start` starts it."""
     fake_hosts.BEGAN = time.time() - RUNS_FOR_S
     slots = []

@@ -95,7 +95,10 @@ def _row(
 
 def note_sweeps(runs: RunsModel, hosts: list[str]) -> None:
     """Records a live and an ended sweep in the history, as if this computer had started them."""
-    for run_id, state, reason in ((LIVE, "running", ""), (PAST, "stopped", "stopped by kim@laptop")):
+    for run_id, day, state, reason, before in (
+        (LIVE, "20", "running", "", PAST),
+        (PAST, "19", "stopped", "stopped by kim@laptop", ""),
+    ):
         runs.history.save(
             RunRecord(
                 run_id,
@@ -103,12 +106,13 @@ def note_sweeps(runs: RunsModel, hosts: list[str]) -> None:
                 "",
                 hosts[0],
                 tuple(hosts[:2]),
-                submitted="2026-11-20T15:15:02Z",
+                submitted=f"2026-11-{day}T15:15:02Z",
                 state=state,
                 reason=reason,
-                as_of="2026-11-20T16:15:02Z",
+                as_of=f"2026-11-{day}T16:15:02Z",
                 topology=TOPOLOGY,
                 sweep="version: 1\n",
+                restarted_from=before,
             )
         )
     runs.read_history()

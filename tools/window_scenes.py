@@ -44,12 +44,14 @@ from torchyard_core.topology.strategies.presets import PRESETS
 from torchyard_gui.app import make_window
 from torchyard_gui.bridge import fleet_model
 from torchyard_gui.runs.growth import AddWorkersDialog
-from torchyard_gui.windows.connections import WindowConnections
 from torchyard_gui.windows.main_window import MainWindow
 from torchyard_gui.windows.settings_dialog import SettingsDialog
+from torchyard_gui.windows.signal_connections import SignalConnections
 
 if TYPE_CHECKING:
+    from torchyard_gui.bookings.dialogs.booking_dialog import BookingDialog
     from torchyard_gui.bookings.page import BookingsPage
+    from torchyard_gui.fleet.dialogs.cluster_form import ClusterForm
     from torchyard_gui.fleet.page import FleetPage
     from torchyard_gui.runs.page import RunsPage
     from torchyard_gui.sweeps.page import SweepsPage
@@ -103,6 +105,8 @@ def show_scenes(camera: Camera, parts: Sequence[str] = PARTS, states: Sequence[s
         if "cluster" in parts and state == "eight":
             with _window(state, add_cluster) as window:
                 _cluster(window, camera)
+            with _window(state, add_cluster) as window:
+                _cluster_of_fleet(window, camera)
         if "dialogs" in parts and state in ("eight", "long"):
             _dialogs(camera, state)
 
@@ -149,6 +153,28 @@ def _cluster(window: MainWindow, camera: Camera) -> None:
     acting.start(RUNS_FOR_S - 60)
     settle(FOLLOWED_WITHIN_MS)
     camera.take(window, "cluster-run")
+    runs.bar.views.set_value("table")
+    settle()
+    camera.take(window, "cluster-run-table")
+
+
+def _cluster_of_fleet(window: MainWindow, camera: Camera) -> None:
+    """Shows a Slurm cluster on the Fleet page, and its dialogs."""
+    let_cluster_answer(_wiring(window))
+    fleet = cast("FleetPage", window.show_page("fleet"))
+    camera.take(window, "cluster-fleet", show=lambda: fleet.list.choose("hpc"))
+    for name, show in (
+        ("add-cluster", lambda: fleet.add_cluster()),
+        ("edit-cluster", lambda: fleet.edit_hosts("hpc")),
+    ):
+        show()
+        settle()
+        dialog = cast("ClusterForm", fleet.dialog)
+        camera.take(window, f"dialog-eight-{name}", over=dialog)
+        dialog.more.setChecked(True)
+        settle()
+        camera.take(window, f"dialog-eight-{name}-more", over=dialog)
+        dialog.close()
 
 
 @contextmanager
@@ -197,9 +223,25 @@ def _bookings(camera: Camera, state: str) -> None:
             page.surface.select("slurm:hpc/job 4711")
             camera.take(window, "bookings-cluster-job")
             page.surface.select("")
+            _book_nodes(window, camera)
             del page.clusters.calendars["hpc"]
             page.refresh()
             _when(window, camera)
+
+
+def _book_nodes(window: MainWindow, camera: Camera) -> None:
+    """Shows the dialog that books nodes of the sample cluster, also while Slurm is asked for the reservation."""
+    page = _calendar_page(window)
+    nodes = [slot.id for slot in page.model.slots if slot.node][-2:]
+    start = page.model.now.timestamp() + 40 * 3600
+    page.dialogs.book_at(nodes, start, start + 8 * 3600)
+    settle()
+    dialog = cast("BookingDialog", page.dialog)
+    camera.take(window, "dialog-eight-book-nodes", over=dialog)
+    dialog._busy(True, on_nodes=True)
+    settle()
+    camera.take(window, "dialog-eight-book-nodes-busy", over=dialog)
+    page.dialogs.close()
 
 
 def _sweeps(window: MainWindow, camera: Camera, state: str) -> None:
@@ -399,14 +441,14 @@ def _launch(window: MainWindow, camera: Camera) -> None:
         camera.take(window, f"launch-{name}", over=panel)
 
 
-def _wiring(window: MainWindow) -> WindowConnections:
-    wiring = window.findChild(WindowConnections)
-    assert isinstance(wiring, WindowConnections)
+def _wiring(window: MainWindow) -> SignalConnections:
+    wiring = window.findChild(SignalConnections)
+    assert isinstance(wiring, SignalConnections)
     return wiring
 
 
 @contextmanager
-def _window(state: str, prepare: Callable[[WindowConnections], None] | None = None) -> Iterator[MainWindow]:
+def _window(state: str, prepare: Callable[[SignalConnections], None] | None = None) -> Iterator[MainWindow]:
     """Opens a window on sample hosts, none of which is contacted. `prepare` is called before the pages are made."""
     with tempfile.TemporaryDirectory(prefix="torchyard-pictures-") as folder:
         home, fleet_file, file = write_sample(Path(folder), state)

@@ -2,7 +2,8 @@
 
 daemon AGENT_DIR SHA256         the daemon, as systemd starts it after a reboot
 keeper AGENT_DIR NODE RUN_ID    a run's keeper, for debugging
-slurm-batch JOB_FOLDER [GROUP]  the batch step of a run's job, or of a worker group's job, on a Slurm cluster
+slurm-batch JOB_FOLDER [GROUP]  the batch program of a run's job, or of a worker group's job, on a Slurm cluster
+slurm-trial JOB_FOLDER NUMBER   the batch program of the job of one of a sweep's trials
 slurm-node AGENT_DIR RUN_ID     the run's keeper on a node, as a task of the job
 slurm-bridge RUN_FOLDER         the connection of a session on the login node to the keeper of this node
 """
@@ -27,6 +28,10 @@ def main(arguments: list[str]) -> int:
         from torchyard_agent.slurm.batch import main as run_batch
 
         return run_batch(*arguments[1:])
+    if len(arguments) == 3 and arguments[0] == "slurm-trial":
+        from torchyard_agent.slurm.trial_batch import main as run_trial
+
+        return run_trial(arguments[1], int(arguments[2]))
     if len(arguments) == 3 and arguments[0] == "slurm-node":
         from torchyard_agent.slurm.node_task import main as run_node_task
 

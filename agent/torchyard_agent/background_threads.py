@@ -26,7 +26,7 @@ async def in_a_thread(function: Callable[..., Result], *arguments: Any) -> Resul
     def work() -> None:
         try:
             result = function(*arguments)
-        except BaseException as error:  # The exception is raised again in the caller.
+        except BaseException as error:  # The exception is re-raised in the caller.
             loop.call_soon_threadsafe(settle, future.set_exception, error)
         else:
             loop.call_soon_threadsafe(settle, future.set_result, result)
@@ -36,11 +36,10 @@ async def in_a_thread(function: Callable[..., Result], *arguments: Any) -> Resul
 
 
 async def uncancelled(awaitable: Awaitable[Result]) -> Result:
-    """Returns the result of `awaitable`.
+    """Returns the result of `awaitable`, and delays a cancellation of the caller until `awaitable` is done.
 
-    If the caller is cancelled, the cancellation is delayed until `awaitable` is done.
-
-    Otherwise a thread might still be using files that the caller removes next. Only the first cancellation is delayed.
+    Without the delay, a thread might still be using files that the caller removes next. Only the first cancellation is
+    delayed.
     """
     done = asyncio.ensure_future(awaitable)
     try:

@@ -51,7 +51,10 @@ def create_store(store: str) -> None:
 
 
 def receive(size: int, name: str, place: str) -> bytes:
-    """Reads the archive from stdin, stores it at `place`, and returns its text. `name` is the SHA-256 of the text."""
+    """Reads the archive from stdin, stores it at `place`, and returns its text. `name` is the SHA-256 of the text.
+
+    Raises OSError if the archive is incomplete or damaged, or cannot be stored.
+    """
     data = sys.stdin.buffer.read(size)
     if len(data) != size:
         raise OSError(f"the connection ended after {len(data)} of the archive's {size} bytes")
@@ -147,9 +150,13 @@ def hash_of_sources(folder: str) -> str:
 
 
 def is_unpacked(folder: str, sources: str) -> bool:
-    """Returns whether a folder contains exactly the sources of an archive, which have the hash `sources`.
+    """Returns whether a folder contains exactly the sources of an archive.
 
-    If the folder has other contents, for example after a power failure, it is removed. Raises OSError if this fails.
+    If the folder has other contents, for example after a power failure, it is removed. Raises OSError if the folder
+    cannot be read or renamed.
+
+    Args:
+        sources: The expected result of `hash_of_sources`.
     """
     if not os.path.lexists(folder):
         return False
@@ -167,7 +174,7 @@ def is_unpacked(folder: str, sources: str) -> bool:
 
 
 def unpack(sources: dict[str, str], folder: str) -> None:
-    """Writes the archive's files, and then renames their folder to its final name. The folder is complete or absent."""
+    """Writes the archive's files to a temporary folder, and renames it to `folder`, which is so complete or absent."""
     import shutil
 
     scratch = f"{folder}.{os.getpid()}.{os.urandom(4).hex()}"
@@ -213,7 +220,7 @@ class Sources:
         exec(compile(self._sources[below], origin, "exec"), module.__dict__)
 
     def settle(self) -> None:
-        """Unpacks the archive, unless an earlier call did so. Python then imports from the unpacked folder."""
+        """Unpacks the archive, unless an earlier call did so. From then on, Python imports from the folder."""
         if self in sys.meta_path:
             unpack(self._sources, self._folder)
             sys.meta_path.remove(self)
@@ -221,7 +228,7 @@ class Sources:
 
 
 def do_nothing() -> None:
-    """Stands in for Sources.settle() if the archive is already unpacked."""
+    """Replaces Sources.settle() if the archive is already unpacked."""
 
 
 def main() -> int:

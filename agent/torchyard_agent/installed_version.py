@@ -18,7 +18,7 @@ NOTE = "agent.json"
 
 
 def note(agent_dir: str, node: str, version: str, sha256: str) -> None:
-    """Records that this host's daemon runs from this unpacked archive. Write errors are ignored."""
+    """Records that this host's daemon runs from the unpacked archive `sha256`. Write errors are ignored."""
     path = os.path.join(paths.host_dir(agent_dir, node), NOTE)
     with contextlib.suppress(OSError):
         # The modification time marks the archive as used, which delays its garbage collection.
@@ -32,7 +32,7 @@ def note(agent_dir: str, node: str, version: str, sha256: str) -> None:
 
 
 def noted(path: str) -> tuple[str, str]:
-    """Returns the version and SHA-256 of a record. Both are empty if there is no record."""
+    """Returns the version and SHA-256 of a record. Both are empty if the record is missing or damaged."""
     try:
         with open(path, encoding="utf-8") as file:
             found = json.load(file)

@@ -51,7 +51,7 @@ class Journal:
             self._unwritten = self._unwritten[written:]
 
     def close(self) -> None:
-        """Syncs and closes the file, so that the end of a run is not lost in a power failure after it was reported."""
+        """Syncs and closes the file. A power failure then cannot lose the end of a run that has been reported."""
         self.flush()
         self._closed = True
         try:

@@ -2,8 +2,8 @@
 
 The index is a file next to the log. Each line has `RECORD` bytes and contains a size of the log in bytes, and the time
 in seconds since 1970 at which the log reached this size. Ranks write to their logs themselves, so the keeper cannot
-record the time of each line, but records sizes at intervals. The recorded time is the modification time of the log.
-This time is exact if the rank writes less often than the keeper checks the log.
+record the time of each line. Instead, it records the log's size at intervals. The recorded time is the modification
+time of the log, which is exact if the rank writes less often than the keeper checks the log.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torchyard_agent.protocol.log_times import Entry, thin
 SUFFIX = ".times"
 RECORD = 32
 MOST_ENTRIES = 32_768
-"""Maximum number of entries of an index (1 MB). If there are more, the number of older entries is reduced."""
+"""Maximum number of entries of an index (1 MB). When an index is full, at most half of its entries are kept."""
 
 
 class LogIndexWriter:
@@ -29,7 +29,7 @@ class LogIndexWriter:
         """The number of entries and the last entry of each log."""
 
     def update(self) -> None:
-        """Records the sizes of logs that have grown. If the disk is full, this is delayed."""
+        """Records the sizes of logs that have grown. If the disk is full, they are recorded by a later call."""
         with contextlib.suppress(OSError), os.scandir(self._folder) as found:
             for entry in found:
                 if entry.name.endswith(".log"):
@@ -57,8 +57,8 @@ class LogIndexWriter:
 def read_times(log: str, begin: int, end: int, status: os.stat_result, most: int) -> list[Entry]:
     """Returns at most `most` entries for the bytes of `log` from `begin` to `end`.
 
-    Bytes that the index does not cover get the time of the log's last change. These are the newest bytes or, if the
-    index is missing or damaged, all bytes.
+    The index may not cover the newest bytes yet. If the index is missing or damaged, it covers no bytes. Bytes that the
+    index does not cover are assigned the time of the log's last change.
 
     Args:
         status: The result of os.stat() for the log.
@@ -78,9 +78,10 @@ def read_times(log: str, begin: int, end: int, status: os.stat_result, most: int
 
 
 def _present(last: Entry, status: os.stat_result) -> Entry:
-    """Returns an entry for a log's current state.
+    """Returns an entry for a log's current size.
 
-    Times never decrease, although a script may set any modification time.
+    The entry's time is the log's modification time, which a script may set to any value. It is therefore limited to the
+    range from the time of the previous entry, `last`, to now.
     """
     return status.st_size, max(last[1], min(status.st_mtime, time.time()))
 

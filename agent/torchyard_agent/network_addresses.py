@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from torchyard_agent.protocol.jsonrpc import RpcError
 
 _DISCARD_PORT = 9
-"""An arbitrary port. Calling connect() on a UDP socket sends nothing to this port."""
+"""An arbitrary port. Nothing is sent to it, because connect() on a UDP socket only chooses a route."""
 _RTM_GETADDR = 22
 _NLMSG_ERROR, _NLMSG_DONE = 2, 3
 _REQUEST_DUMP = 0x301
@@ -45,7 +45,7 @@ _NO_ROUTE = "Set `data_address` of the hosts in the fleet file to addresses at w
 
 
 def interface_of(address: str) -> str | None:
-    """Returns the network interface that has this IPv4 or IPv6 address, primary or secondary, or None."""
+    """Returns the name of the network interface that has this IPv4 or IPv6 address, or None if no interface has it."""
     plain = address.split("%", 1)[0]
     for family in (socket.AF_INET, socket.AF_INET6):
         with contextlib.suppress(OSError):
@@ -59,7 +59,7 @@ def interface_of(address: str) -> str | None:
 def _own_addresses(family: int) -> Iterator[tuple[int, bytes]]:
     """Yields (interface index, packed address) of all addresses of this host.
 
-    Reads them by rtnetlink(7), as the command `ip address` does.
+    Reads them through rtnetlink(7), as the command `ip address` does.
     """
     length = _HEADER.size + _ADDRESS_MESSAGE.size
     request = _HEADER.pack(length, _RTM_GETADDR, _REQUEST_DUMP, 1, 0) + _ADDRESS_MESSAGE.pack(family, 0, 0, 0, 0)

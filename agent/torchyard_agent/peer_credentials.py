@@ -12,7 +12,7 @@ UCRED = struct.Struct("3i")
 def peer_pid(connection: socket.socket) -> int:
     """Returns the PID of the peer, or 0 if it is hidden.
 
-    If the peer is a server, this is the process that began to listen.
+    If the peer is a server, the PID is that of the process that called listen().
     """
     return int(UCRED.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, UCRED.size))[0])
 

@@ -41,7 +41,7 @@ def hash_file(path: str) -> str:
 
 
 def has(agent_dir: str, root: str) -> bool:
-    """Returns whether the store has the snapshot's manifest, and marks the snapshot as used, which delays its removal.
+    """Returns whether the store has the snapshot's manifest, and delays the garbage collection of the snapshot.
 
     If the manifest exists, all files of the snapshot exist, because the manifest is written last.
     """
@@ -69,14 +69,14 @@ def read_manifest(agent_dir: str, root: str) -> list[Entry] | None:
 def missing(agent_dir: str, manifest: list[Entry]) -> list[str]:
     """Returns the hashes of the files that are missing in the store, without duplicates.
 
-    Files of the wrong size are missing.
+    A file of the wrong size counts as missing.
     """
     wanted = {entry["sha256"]: entry["size"] for entry in manifest if "sha256" in entry}
     return sorted(sha256 for sha256, size in wanted.items() if _size(blob(agent_dir, sha256)) != size)
 
 
 class Incoming:
-    """The uploads of one desktop. `name` distinguishes its partial files from those of other desktops."""
+    """The uploads of one desktop. `sender` distinguishes its partial files from those of other desktops."""
 
     def __init__(self, agent_dir: str, sender: str):
         self._agent_dir = agent_dir
@@ -172,7 +172,7 @@ def materialize(agent_dir: str, root: str, target: str) -> None:
 
 
 def blob(agent_dir: str, sha256: str) -> str:
-    """Returns the path of the file with this content."""
+    """Returns the path of the stored file whose content has the hash `sha256`."""
     return os.path.join(paths.store_dir(agent_dir), "files", _checked(sha256)[:2], sha256)
 
 
@@ -190,7 +190,10 @@ def _size(path: str) -> int:
 
 
 def _copy(agent_dir: str, root: str, entry: Entry, target: str) -> None:
-    """Copies a file with few system calls, because a run may have to wait for ten thousand files."""
+    """Copies one file of a snapshot to `target`. Raises SnapshotProblem if the stored file is missing or damaged.
+
+    Few system calls are used, because a launch may have to wait for ten thousand files.
+    """
     kept = blob(agent_dir, entry["sha256"])
     mode = (entry["mode"] & 0o777) | 0o600
     try:

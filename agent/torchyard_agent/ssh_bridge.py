@@ -21,7 +21,7 @@ from torchyard_agent.peer_credentials import peer_uid
 from torchyard_agent.protocol import paths
 
 CHUNK = 1 << 18
-"""Maximum number of bytes of one read."""
+"""Maximum number of bytes that are relayed at once."""
 START_DEADLINE_S = 10.0
 """Time limit in seconds for a daemon to start, or for another daemon to exit."""
 POLL_S = 0.02
@@ -87,7 +87,11 @@ class _StartError:
 def _connect_to_daemon(
     address: str, agent_dir: str, sha256: str, settle: Settle, by: str, start_error: _StartError
 ) -> socket.socket:
-    """Returns a connection to the daemon for this user and agent folder. Raises OSError if it cannot be started."""
+    """Returns a connection to the daemon for this user and agent folder, which is started if it is not running.
+
+    If the host has a newer agent than this archive, the newer agent's daemon is started. Raises OSError if no daemon
+    can be started.
+    """
     newer = installed_version.newer_than(agent_dir, os.uname().nodename, __version__)
     if newer is not None:
         settle()
@@ -98,7 +102,10 @@ def _connect_to_daemon(
 
 
 def _retry(connect: Callable[[], socket.socket]) -> socket.socket:
-    """Repeats `connect` while a daemon is starting or exiting. Raises ConnectionError after START_DEADLINE_S."""
+    """Calls `connect` until it raises no ConnectionError, because a daemon may be starting or exiting.
+
+    Raises the last ConnectionError after START_DEADLINE_S.
+    """
     deadline = time.monotonic() + START_DEADLINE_S
     while True:
         try:
@@ -161,8 +168,8 @@ def _connect(address: str) -> socket.socket:
     """
     client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        # The timeout is set in the kernel, because with Python's timeout the socket would be non-blocking, and a full
-        # queue of connections would be an immediate error.
+        # The timeout is set in the kernel. With Python's timeout, the socket would be non-blocking, and connect() would
+        # fail immediately if the listen backlog is full.
         client.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", *_seconds(START_DEADLINE_S)))
         try:
             client.connect(address)
@@ -210,7 +217,10 @@ def _start_archive(agent_dir: str, sha256: str, start_error: _StartError) -> Non
 
 
 def _detach(folder: str, work: Callable[[], int], start_error: _StartError) -> None:
-    """Runs `work` in a forked process that is a child of init. Its output goes to the host's daemon.log."""
+    """Runs `work` in a detached process, whose output is appended to `daemon.log` in `folder`.
+
+    The process is forked twice, so its parent becomes init.
+    """
     os.makedirs(folder, 0o700, exist_ok=True)
     child = os.fork()
     if child:
@@ -231,7 +241,7 @@ def _detach(folder: str, work: Callable[[], int], start_error: _StartError) -> N
         os.close(log)
         status = work()
     except BaseException as error:
-        # Any error of the forked process is reported to its parent and logged.
+        # Any error of the forked process is reported to the bridge and logged.
         start_error.report(error)
         import traceback
 

@@ -19,13 +19,13 @@ Method = Callable[["Connection", dict[str, Any]], Awaitable[Any]]
 NotificationListener = Callable[[str, dict[str, Any]], None]
 
 WRITE_LIMIT = 4 * jsonrpc.MAX_LINE
-"""Number of unread bytes above which a client is disconnected."""
+"""Number of bytes queued for a client above which the client is disconnected."""
 PAUSE_BACKLOG = 1024 * 1024
-"""Number of unread bytes above which no further requests of a client are read."""
+"""Number of bytes queued for a client above which no further requests of the client are read."""
 MAX_UNANSWERED = 1000
-"""Number of unanswered requests above which no further requests of a client are read."""
+"""Number of a client's pending requests above which no further requests of the client are read."""
 READ_TIMEOUT_S = 10.0
-"""Time limit in seconds for a client that has more than PAUSE_BACKLOG unread bytes.
+"""Time limit in seconds for a client for which more than PAUSE_BACKLOG bytes are queued.
 
 If the client reads nothing within this time, it is disconnected.
 """
@@ -56,9 +56,10 @@ class Connection:
         self.closed = False
 
     async def call(self, method: str, params: dict[str, Any], timeout: float | None = 30.0) -> Any:
-        """Calls a method of the peer and returns its answer.
+        """Calls a method of the peer and returns its result.
 
-        Raises RpcError if the call fails or the connection ends.
+        Raises RpcError if the method fails, the connection ends, or no response arrives within `timeout` seconds. If
+        `timeout` is None, there is no time limit.
         """
         if self.closed:
             raise RpcError("the connection is closed", "disconnected")
@@ -75,7 +76,10 @@ class Connection:
             self._waiting.pop(request_id, None)
 
     def notify(self, method: str, params: dict[str, Any]) -> None:
-        """Sends a notification without blocking. A peer that has more than WRITE_LIMIT unread bytes is disconnected."""
+        """Sends a notification without blocking.
+
+        If more than WRITE_LIMIT bytes are then queued for the peer, it is disconnected.
+        """
         if not self.closed:
             self._send(jsonrpc.notification(method, params))
 
@@ -116,7 +120,10 @@ class Connection:
             self.close()
 
     async def _wait_for_reader(self) -> None:
-        """Waits until the peer has read enough bytes. Raises ConnectionError if it reads nothing for READ_TIMEOUT_S."""
+        """Waits until few enough requests are pending and few enough bytes are queued for the peer.
+
+        Raises ConnectionError if too many bytes are queued and the peer reads nothing for READ_TIMEOUT_S.
+        """
         loop = asyncio.get_running_loop()
         before, since = self.backlog, loop.time()
         while len(self._tasks) > MAX_UNANSWERED or self.backlog > PAUSE_BACKLOG:
@@ -142,7 +149,7 @@ class Connection:
             callback()
 
     def _on_message(self, message: dict[str, Any]) -> None:
-        """Starts answering a request, or delivers a notification or an answer."""
+        """Starts a task for a request, or delivers a notification or a response."""
         if "method" in message:
             if "id" in message:
                 self.keep(asyncio.get_running_loop().create_task(self._answer(message)))
@@ -194,7 +201,7 @@ def bind(address: str) -> socket.socket:
 async def serve(
     listener: socket.socket, methods: dict[str, Method], connections: set[Connection]
 ) -> asyncio.AbstractServer:
-    """Serves `methods` to processes of this user. `connections` is updated with the open connections."""
+    """Serves `methods` to processes of this user. `connections` is kept equal to the set of open connections."""
 
     async def on_connection(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if peer_uid(writer.get_extra_info("socket")) != os.getuid():
@@ -203,7 +210,9 @@ async def serve(
         connection = Connection(reader, writer, methods)
         connections.add(connection)
         connection.on_close.append(lambda: connections.discard(connection))
-        await connection.serve()
+        # At the end of the process, asyncio would report the cancellation of this task as an error.
+        with contextlib.suppress(asyncio.CancelledError):
+            await connection.serve()
 
     return await asyncio.start_unix_server(on_connection, sock=listener, limit=jsonrpc.MAX_LINE)
 
@@ -211,7 +220,10 @@ async def serve(
 async def adopt(
     client: socket.socket, pending: bytes, methods: dict[str, Method], connections: set[Connection]
 ) -> None:
-    """Serves a connection that was accepted elsewhere. `pending` contains bytes that were received but not handled."""
+    """Serves a connection that another server has accepted.
+
+    `pending` contains the bytes that the other server has received but not handled.
+    """
     loop = asyncio.get_running_loop()
     client.setblocking(False)
     reader = asyncio.StreamReader(limit=jsonrpc.MAX_LINE)
@@ -231,7 +243,7 @@ async def connect(address: str, on_notification: NotificationListener | None = N
     Raises:
         ConnectionRefusedError: No process listens at the address.
         PermissionError: A process of another user listens at the address.
-        BlockingIOError: The server's queue of connections is full.
+        BlockingIOError: The server's listen backlog is full.
     """
     reader, writer = await asyncio.open_unix_connection(address, limit=jsonrpc.MAX_LINE)
     uid = peer_uid(writer.get_extra_info("socket"))

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from torchyard_roles.data_loader import ShareLoader
     from torchyard_roles.model_optimizer_pairs import Pairs
     from torchyard_roles.profiling.step_recorder import StepRecorder
-    from torchyard_roles.strategies.base import Strategy
+    from torchyard_roles.strategies.strategy import Strategy
 
 REPORT_WAIT_S = 0.2
 """Longest time in seconds for which the first and the last report wait for a busy keeper. Other reports do not wait."""
@@ -61,12 +61,12 @@ class Cluster:
         self._is_disconnected = False
         """Whether the strategy's connections are closed or being closed.
 
-        False if leave() failed before it closed them.
+        Still False if leave() failed before it closed the connections.
         """
         self._model: Any = None
-        """The model of the first distribute() call, or a ModuleList."""
+        """The model of the first distribute() call, or a ModuleList of its models."""
         self._first: Any = None
-        """The optimizer of the first distribute() call, or an OptimizerList."""
+        """The optimizer of the first distribute() call, or an OptimizerList of its optimizers."""
         self._calls = 0
         self._gradient_bytes = 0
         """Total size in bytes of all models' gradients, for reports."""
@@ -76,9 +76,10 @@ class Cluster:
         self._resumed: Resumed | None = None
         self._fingerprint: dict[str, Any] = {}
         self._has_returned = False
-        """Whether this process has rejoined the others after its loss."""
+        """Whether this process has rejoined the other workers after its loss."""
         self._catches_up = False
-        """Whether this process has returned after its loss and is in its training loop, but behind the others."""
+        """Whether this process has returned after its loss and is in its training loop, but behind the other workers.
+        """
         self._epochs_published: list[int] = []
         self._collectives: Collectives | None = None
         self._recorder: StepRecorder | None = None
@@ -105,7 +106,7 @@ class Cluster:
 
     @property
     def world_size(self) -> int:
-        """The number of training processes when this one started, also in an evaluator.
+        """The number of training processes in the run when this process started. Evaluators are not counted.
 
         The number changes only when all workers restart, not when a worker is lost or added.
         """
@@ -131,11 +132,11 @@ class Cluster:
     def distribute(self, model: Any, optimizer: Any = None) -> Any:
         """Includes a model and its optimizer in the distributed training, and returns the same objects.
 
-        All trainers start from the chief's parameters, or from the newest complete checkpoint if there is one. (Under
-        the strategy `none` each trainer starts from its own.) Several models or optimizers are given as lists
-        (`distribute([generator, critic], [optimizer_g, optimizer_c])`), or in more calls before the first step, in
-        the same order on all trainers. If the script updates its parameters by hand and gives no optimizer, only the
-        model is returned.
+        All trainers start from the newest complete checkpoint or, if there is none, from the chief's parameters. (Under
+        the strategy `none`, each trainer starts from its own parameters.) Several models or optimizers are given as
+        lists (`distribute([generator, critic], [optimizer_g, optimizer_c])`), or in several calls before the first
+        step, in the same order on all trainers. If the script updates its parameters by hand and gives no optimizer,
+        only the model is returned.
 
         Raises:
             UsageProblem: The arguments cannot be trained, differ between trainers, or do not fit the checkpoint.
@@ -189,7 +190,7 @@ class Cluster:
         check_trainable(pairs.models, pairs.optimizers)
 
     def _begin_first(self, pairs: Pairs) -> None:
-        """Handles the first call of distribute(), which also restores the newest checkpoint."""
+        """Handles the first call to distribute(), which also restores the newest checkpoint."""
         self._open_checkpoints()
         model, optimizer = pairs.model, pairs.optimizer
         self._model = model
@@ -214,10 +215,11 @@ class Cluster:
         self._graceful_stop = self._checkpoint_group.answer_sigterm(step)
 
     def _begin_further(self, pairs: Pairs) -> None:
-        """Handles a call of distribute() after the first.
+        """Handles a call to distribute() after the first one.
 
         The model and optimizer of this call are saved and restored together with those of the first call. The model is
-        loaded before the strategy distributes it, since servers or other groups may have newer parameters.
+        loaded before the strategy distributes it, because the strategy may replace the checkpoint's parameters by newer
+        ones of servers or other groups.
         """
         model, optimizer = f"model {self._calls}", f"optimizer {self._calls}"
         resumed = self._resumed
@@ -241,7 +243,7 @@ class Cluster:
 
         This method must be called after distribute() and before the training loop, with the same names on all trainers.
         In a resumed run, the call restores the objects. A script that is started by hand saves checkpoints only if it
-        calls this method and TORCHYARD_CHECKPOINTS is a folder.
+        calls this method and TORCHYARD_CHECKPOINTS is set to a folder.
 
         Args:
             now: Whether to save at the next step boundary that all trainers can reach together.
@@ -408,9 +410,9 @@ class Cluster:
 
         Sums are computed in double precision. The mean of an integer tensor is float64. A tensor stays on its device.
         All trainers must call mean(), gather(), any(), barrier() and broadcast() in the same order. In an evaluator,
-        the result depends only on its own value. In asynchronous strategies a restarted group joins the call in which
-        the other groups wait, or gets the result of an earlier call again. A group that has ended is ignored if the run
-        is being stopped or a group was restarted. Otherwise PeerLost is raised.
+        the result depends only on the evaluator's value. In asynchronous strategies a restarted group joins the call in
+        which the other groups wait, or gets the result of an earlier call again. A group that has ended is ignored if
+        the run is being stopped or a group was restarted; otherwise the call raises PeerLost.
 
         Raises:
             PeerLost: A trainer ended before it made the same call.
@@ -434,7 +436,7 @@ class Cluster:
         self._all_trainers.barrier()
 
     def broadcast(self, x: Any) -> Any:
-        """Returns the chief's `x` on all trainers, whose own `x` is ignored.
+        """Returns the chief's `x` on all trainers. The `x` of the other trainers is ignored.
 
         `x` may be any value that gather() accepts.
         """
@@ -519,7 +521,12 @@ class Cluster:
         self._checkpoint_group.close()
 
     def _at_boundary(self, step: int, is_new: bool, begins: bool) -> bool:
-        """Saves a checkpoint or stops training between two steps, if this is due at this step on all trainers.
+        """Saves a checkpoint or stops training if this is due on all trainers. Called between two steps.
+
+        Args:
+            step: The number of finished steps.
+            is_new: Whether this is the first call since the last step ended.
+            begins: Whether a step begins now.
 
         Returns:
             False if leave() has been called, otherwise True.
@@ -542,8 +549,8 @@ class Cluster:
                 self._stop(step)
         if self._saver is not None:
             self._saver.at_boundary(step)
-        # For a worker that has just returned, training begins at this boundary. The other workers have already passed
-        # it.
+        # A worker that has joined the others at this boundary takes no part in a hand-over here, because the other
+        # workers have already passed this boundary.
         has_joined_here = self._has_returned and step == self._resumed_at
         if begins and members is not None and members.is_return_due and not has_joined_here:
             from torchyard_roles.checkpoints import peer_state
@@ -560,7 +567,7 @@ class Cluster:
     def _publish_epochs(self) -> None:
         """Publishes the number of epochs that have begun.
 
-        Returning workers derive from it which epochs are finished.
+        Returning workers derive from this number which epochs are finished.
         """
         store = self._checkpoint_group.meet()
         begun = [loader.epochs_begun for loader in self._saver.loaders] if self._saver is not None else []
@@ -569,7 +576,7 @@ class Cluster:
             store.set(self._epochs_key, json.dumps(begun).encode())
 
     def _before_epoch(self, loader: ShareLoader) -> None:
-        """Skips a finished epoch, or joins the others in the current epoch, if this worker returns after its loss.
+        """Makes a returning worker skip a finished epoch, or join the other workers in the current epoch.
 
         The other workers train while this worker repeats the script's code at the end of finished epochs.
         """
@@ -586,13 +593,13 @@ class Cluster:
 
     @property
     def _is_joining(self) -> bool:
-        """Whether this is a worker that returns after its loss and has not joined the other workers yet."""
+        """Whether this worker, which returns after its loss or was added to the run, has not joined the others yet."""
         return self._strategy.members is not None and self._strategy.members.is_joining
 
     def _join_peers(self) -> None:
-        """Waits for the other workers and loads the state of one of them, if this worker returns after its loss.
+        """If this worker has not joined the other workers yet, waits for them and loads the state of one of them.
 
-        Called when the script first requests a batch or begins a step.
+        Called when the script requests a batch or begins a step.
         """
         members = self._strategy.members
         if members is None or not members.is_joining or self._first is None:
@@ -635,7 +642,7 @@ class Cluster:
         try:
             self._strategy.flush(step)
         except RolesError as error:
-            print(f"torchyard: {error}", flush=True)  # A checkpoint is saved in spite of the error.
+            print(f"torchyard: {error}", flush=True)  # A checkpoint is saved even after an error.
         if self._saver is not None and self._saver.automatic:
             saved = self._saver.save(step, last=True)
             outcome = "a checkpoint is saved" if saved else "it could not be saved"

@@ -36,7 +36,11 @@ from torchyard_roles.errors import UsageProblem
 from torchyard_roles.training_metrics import Progress
 
 OTHER_ORDER = 1_000_003
-"""Offset of the shuffling seed of a worker that has the same share as another. It exceeds any number of epochs."""
+"""Offset of the shuffling seed of a worker that has the same share as another worker.
+
+The order depends on the sum of seed and epoch. The offset exceeds any number of epochs, so the two workers never use
+the same order.
+"""
 
 
 class DataShare(NamedTuple):
@@ -86,7 +90,7 @@ Its arguments are the loader, and a flag that is False at the end of an epoch an
 
 
 class SkippingBatchSampler:
-    """A batch sampler that skips the first batches, so that their samples are not loaded."""
+    """A batch sampler whose first iteration skips `skip` batches without loading them, and then calls `then`."""
 
     def __init__(self, batches: Any, skip: int, then: Callable[[], None]) -> None:
         self._batches = batches
@@ -95,7 +99,7 @@ class SkippingBatchSampler:
 
     def __iter__(self) -> Iterator[Any]:
         batches = iter(self._batches)
-        skip, self._skip = self._skip, 0  # Batches are skipped in the first epoch only.
+        skip, self._skip = self._skip, 0  # Batches are skipped in the first iteration only.
         if skip:
             for _ in range(skip):
                 next(batches, None)
@@ -129,9 +133,10 @@ class ShareLoader(DataLoader):  # type: ignore[misc]  # mypy does not analyse to
         """Creates a loader.
 
         Args:
-            cut: Replaces each training batch, for measurements with smaller batches.
+            cut: A function that replaces each training batch by a smaller one, for measurements.
             before_epoch: Called before each epoch. It may set the position at which the loader resumes.
-            evaluating: Makes this an evaluation loader. Called with True before and False after each iteration.
+            evaluating: A function that is called with True before and with False after each iteration. If it is given,
+                this is an evaluation loader.
         """
         self._device = device
         self._progress = progress
@@ -168,9 +173,9 @@ class ShareLoader(DataLoader):  # type: ignore[misc]  # mypy does not analyse to
     def position(self) -> dict[str, Any]:
         """Returns the position in the data, at which go_on_from() can resume.
 
-        It consists of the number of epochs begun, the number of batches in the last epoch, the state of that epoch's
-        order, and the number of shares. Until a resumed loader has reached the epoch at which it resumes, this is the
-        position at which it resumes.
+        A position consists of the number of epochs begun, the number of batches in the last epoch, the state of that
+        epoch's order, and the number of shares. Until a resumed loader has reached the epoch at which it resumes, the
+        result is the position at which it resumes.
         """
         if self._broken_off is not None and self._begun <= self._finished_before:
             return self._broken_off
@@ -182,8 +187,8 @@ class ShareLoader(DataLoader):  # type: ignore[misc]  # mypy does not analyse to
         Args:
             position: The position. If the number of workers has changed, the number of finished batches is rescaled to
                 the current share of each worker.
-            resumed: A function that restores other state. It is called immediately before the first new batch is
-                loaded, or at the end of the interrupted epoch if that epoch has no further batches.
+            resumed: A function that restores the rest of the training state. It is called immediately before the first
+                new batch is loaded, or at the end of the interrupted epoch if that epoch has no further batches.
         """
         batches = position["batches"] * position["parts"] // self._parts
         self._finished_before = max(0, position["begun"] - 1)
@@ -192,11 +197,11 @@ class ShareLoader(DataLoader):  # type: ignore[misc]  # mypy does not analyse to
 
     @property
     def _index_sampler(self) -> Any:
-        # torch (2.4 to 2.13) reads this property when it starts an iterator, before its workers prefetch.
+        # torch (2.4 to 2.13) reads this property when it starts an iterator, before the iterator's workers prefetch.
         return self._skipping if self._skipping is not None else super()._index_sampler
 
     def _fresh(self) -> Iterator[Any]:
-        """Returns a new DataLoader iterator. Its workers start with SIGTERM blocked until OutlivesStop handles it."""
+        """Returns a new DataLoader iterator, whose workers start with SIGTERM blocked until OutlivesStop handles it."""
         if not self.num_workers or not hasattr(signal, "pthread_sigmask"):
             batches: Iterator[Any] = super().__iter__()
             return batches
@@ -235,7 +240,7 @@ class ShareLoader(DataLoader):  # type: ignore[misc]  # mypy does not analyse to
         yield from self._counted(self._fresh())
 
     def _rest(self, position: Mapping[str, Any]) -> Iterator[Any]:
-        """Iterates over the rest of the interrupted epoch."""
+        """Iterates over the remaining batches of the interrupted epoch."""
         skip = int(position["batches"])
         same_order = position["parts"] == self._parts
         self._set_order(position if same_order else {"epoch": position.get("epoch")})
@@ -287,7 +292,7 @@ class ShareLoader(DataLoader):  # type: ignore[misc]  # mypy does not analyse to
             yield move(batch, self._device) if self._device.type != "cpu" else batch
 
     def _order_of_next(self) -> dict[str, Any]:
-        """Returns the data that determine the next epoch's order: its number, or the state of a random generator."""
+        """Returns what determines the next epoch's order: the epoch's number, or the state of a random generator."""
         if isinstance(self.sampler, DistributedSampler):
             return {"epoch": int(self.sampler.epoch)}
         if self.generator is not None:
@@ -457,9 +462,10 @@ def _taken_over(
 
 
 def samples(batch: Any) -> int:
-    """Returns the length of the first tensor in a batch that is not empty, or 0 if there is no such tensor.
+    """Returns the number of samples in a batch.
 
-    A tensor without dimensions counts as one sample.
+    This is the size of the first dimension of the first tensor that is not empty, or 0 if there is no such tensor. A
+    tensor without dimensions counts as one sample.
     """
     if isinstance(batch, torch.Tensor):
         return batch.shape[0] if batch.dim() else 1

@@ -43,7 +43,7 @@ class Environment:
     local_rank: int = 0
     """The number of the process in its replica.
 
-    LOCAL_RANK may differ: it numbers the processes of all replicas without GPUs on one host together.
+    LOCAL_RANK may differ, because it numbers the processes of all replicas without GPUs on a host consecutively.
     """
     local_world_size: int = 1
     """The replica's number of processes."""
@@ -85,7 +85,7 @@ class Environment:
     stop_file: str = ""
     """The path of a file that exists while the run is being stopped, or empty if every SIGTERM stops the run.
 
-    It contains the time in seconds between SIGTERM and SIGKILL.
+    The file contains the time in seconds between SIGTERM and SIGKILL.
     """
     stop_patience_s: float = 0.0
     """Time in seconds after SIGTERM within which the stop file may still appear.
@@ -118,9 +118,9 @@ class Environment:
 
     @property
     def stop_grace_s(self) -> float:
-        """The time in seconds between SIGTERM and SIGKILL: `program.stop_grace_s`, or less if a scheduler leaves less.
+        """The time in seconds between SIGTERM and SIGKILL: `program.stop_grace_s`, or a scheduler's shorter time.
 
-        The latter is known once the keeper has requested the stop.
+        The scheduler's time is known once the keeper has requested the stop.
         """
         grace_s = self.options.stop_grace_s
         if self.stop_file:

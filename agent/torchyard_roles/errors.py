@@ -1,7 +1,7 @@
 """Exceptions that reach a training script.
 
 RolesError                 base class: a message and a hint
-├── EnvironmentProblem     the environment is inconsistent, or the host lacks something that it names
+├── EnvironmentProblem     the environment is inconsistent, or the host lacks something that is required
 ├── UsageProblem           a wrong call, such as distribute() after the first step
 ├── NotInThisVersion       a strategy that the installed torchyard_roles does not have
 ├── StoreLost              the run's join store no longer answers
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 
 class RolesError(RuntimeError):
-    """The base class of errors, with a message and a hint about the next step."""
+    """The base class of errors, with a message and a hint about what the user can do."""
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(f"{message} {hint}".strip())
@@ -31,7 +31,7 @@ class EnvironmentProblem(RolesError):
 
 
 class UsageProblem(RolesError):
-    """Raised when a call is wrong, or does not fit the other trainers or the checkpoint."""
+    """Raised when a call is wrong, or does not agree with the other trainers or the checkpoint."""
 
 
 class NotInThisVersion(RolesError):
@@ -41,7 +41,7 @@ class NotInThisVersion(RolesError):
 class StoreLost(RolesError):
     """Raised when the join store was unreachable for 10 s, or its connection was closed.
 
-    Every later request raises this error too.
+    Every later request to the store raises this error too.
     """
 
 
@@ -52,7 +52,7 @@ class StoreTimeout(RolesError):
 class PeerLost(RolesError):
     """Raised when a process of the run has exited or is unreachable.
 
-    Calls that wait for that process raise it, such as connect() or the optimizer's step().
+    Calls that wait for that process raise this error, such as connect() or the optimizer's step().
 
     Attributes:
         name: The name of the peer, such as `reducer-1`.
@@ -75,7 +75,7 @@ class ProtocolError(RolesError):
 
 
 class NotFinite(RolesError):
-    """Raised by the optimizer's step() when gradients are NaN or infinite, before they are used or sent.
+    """Raised by the optimizer's step() when gradients are NaN or infinite, before the gradients are used or sent.
 
     On a GPU the check is asynchronous, and the error is raised by the next step or at the end of training.
     """

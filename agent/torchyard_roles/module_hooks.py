@@ -1,4 +1,4 @@
-"""Hooks on a script's model that are neither copied nor saved with it.
+"""Hooks on a script's model that are neither copied nor saved with the model.
 
 `copy.deepcopy(model)`, `torch.optim.swa_utils.AveragedModel(model)` and `torch.save(model)` omit the hooks. A saved
 model therefore loads without Torchyard, and also with `weights_only=True`. If a model's own copying code copies the
@@ -46,7 +46,7 @@ class NoSync:
 
 
 def before_forward(model: torch.nn.Module, call: Callable[[], None]) -> None:
-    """Calls `call` before each forward pass of the model that records gradients.
+    """Registers `call` to be called before each forward pass of the model with gradients enabled.
 
     A script may call only parts of the model, such as `model.encoder(x)`. Therefore hooks are also installed on the
     children. These hooks are removed at the first forward pass of the whole model, to save time.

@@ -1,8 +1,8 @@
 """Hooks that run exactly once in each step of an optimizer, even if its step() calls that of its base class.
 
-torch runs all hooks at the beginning and end of each class's step(). If a subclass's step() calls super().step(), and
-instances of the base class exist too, each of torch's hooks therefore runs twice in a step. A step would then be
-counted twice, and gradients averaged twice.
+torch wraps the step() of each optimizer class that has instances, and runs all hooks at the beginning and end of each
+wrapper. If a subclass's step() calls super().step(), and the base class has instances too, each hook therefore runs
+twice in a step. A step would then be counted twice, and gradients averaged twice.
 """
 
 from __future__ import annotations
@@ -18,22 +18,25 @@ if TYPE_CHECKING:
 
 
 def before_step(optimizer: Optimizer, hook: Callable[..., Any]) -> RemovableHandle:
-    """Calls `hook(optimizer, arguments, named)` before each step of the optimizer, as torch's own pre-hooks do."""
+    """Registers `hook(optimizer, arguments, named)` to be called before each step of the optimizer.
+
+    As with torch's own pre-hooks, the hook may return replaced arguments of step().
+    """
     return optimizer.register_step_pre_hook(_once(hook))
 
 
 def after_step(optimizer: Optimizer, hook: Callable[..., None]) -> RemovableHandle:
-    """Calls `hook(optimizer, arguments, named)` after each step of the optimizer."""
+    """Registers `hook(optimizer, arguments, named)` to be called after each step of the optimizer."""
     return optimizer.register_step_post_hook(_once(hook))
 
 
 def before_every_step(hook: Callable[..., None]) -> RemovableHandle:
-    """Calls `hook(optimizer, arguments, named)` before each step of every optimizer of this process."""
+    """Registers `hook(optimizer, arguments, named)` to be called before each step of any optimizer of this process."""
     return torch_optimizer.register_optimizer_step_pre_hook(_once(hook))
 
 
 def after_every_step(hook: Callable[..., None]) -> RemovableHandle:
-    """Calls `hook(optimizer, arguments, named)` after each step of every optimizer of this process."""
+    """Registers `hook(optimizer, arguments, named)` to be called after each step of any optimizer of this process."""
     return torch_optimizer.register_optimizer_step_post_hook(_once(hook))
 
 

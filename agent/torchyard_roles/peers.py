@@ -54,7 +54,7 @@ class Peers:
 def read_peers(text: str) -> Peers:
     """Parses TORCHYARD_PEERS. An empty text means that there are no peers.
 
-    Raises EnvironmentProblem if it is invalid.
+    Raises EnvironmentProblem if the text is invalid.
     """
     if not text:
         return Peers()

@@ -15,7 +15,7 @@ from torchyard_roles.script_checks import check_torch
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from torchyard_roles.strategies.base import Strategy
+    from torchyard_roles.strategies.strategy import Strategy
 
 _joined: Cluster | None = None
 
@@ -69,10 +69,10 @@ def _serve(environment: Environment) -> None:
 
 
 def _at_exit(leave: Callable[[], None]) -> None:
-    """Calls `leave` at the end of the script, while threads can still be started.
+    """Registers `leave` to be called at the end of the script, while threads can still be started.
 
     leave() needs threads to contact all servers concurrently. In `atexit` callbacks, executors accept no work (Python
-    3.9) and no thread can be started (3.12). Therefore this callback is registered with the callbacks that end the
+    3.9) and no thread can be started (3.12). Therefore `leave` is registered together with the callbacks that end the
     threads of executors, which run earlier than `atexit` callbacks.
     """
     register = getattr(threading, "_register_atexit", atexit.register)

@@ -33,7 +33,7 @@ def check_torch() -> None:
 
 
 def versions() -> dict[str, str]:
-    """Returns the version of torch and a hash of the training script, with the names that messages use as keys."""
+    """Returns the version of torch and a hash of the training script, keyed by their names in error messages."""
     import hashlib
     from pathlib import Path
 

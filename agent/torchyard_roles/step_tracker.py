@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import torch
 
     from torchyard_roles.model_optimizer_pairs import Pairs
-    from torchyard_roles.strategies.base import Strategy
+    from torchyard_roles.strategies.strategy import Strategy
     from torchyard_roles.training_metrics import Progress
 
 
@@ -25,7 +25,7 @@ class StepTracker:
         progress: Counts the steps.
         before_step: Called when a forward pass or an optimizer is about to begin a step, before `at_boundary`.
         at_boundary: Called between two steps. Its arguments are the number of finished steps, whether this is the first
-            call after the last step, and whether a step begins now. It returns False if training has ended.
+            call since the last step ended, and whether a step begins now. It returns False if training has ended.
         after_step: Called when a step has ended.
     """
 
@@ -47,7 +47,7 @@ class StepTracker:
         self._at_boundary = at_boundary
         self._after_step = after_step
         self._accumulated_by_hand = False
-        """For scripts without an optimizer: whether gradients were accumulated since the last step."""
+        """Whether gradients were accumulated since the last step, in a script without an optimizer."""
         self._stepped: set[int] = set()
         """The IDs of the optimizers that have stepped in the current step of the run."""
         self._has_loader = False
@@ -57,7 +57,7 @@ class StepTracker:
         """The last step for which `at_boundary` was called."""
 
     def watch(self, pairs: Pairs) -> None:
-        """Installs hooks on models and optimizers, through which their steps are detected."""
+        """Installs the hooks on models and optimizers by which steps are detected."""
         from torchyard_roles.module_hooks import NoSync, before_forward
         from torchyard_roles.optimizer_hooks import after_step, before_step
 
@@ -86,7 +86,7 @@ class StepTracker:
     def end_pending(self) -> None:
         """Ends the current step, if there is one, in a script with several optimizers or with none.
 
-        In other scripts, the optimizer's step() ends it.
+        In other scripts, the optimizer's step() ends the step of the run.
         """
         if self._stepped or self._accumulated_by_hand:
             self._end()

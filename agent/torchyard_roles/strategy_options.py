@@ -13,7 +13,7 @@ from torchyard_roles.errors import EnvironmentProblem
 class Options:
     """The fields of `strategy:` with the topology's defaults, and two fields of `program:`.
 
-    Their meaning is documented in the topology's schema (`torchyard_core.topology.model.Strategy`). A test compares the
+    The fields are documented in the topology's schema (`torchyard_core.topology.model.Strategy`). A test compares the
     fields with the schema.
     """
 

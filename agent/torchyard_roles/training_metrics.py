@@ -1,4 +1,4 @@
-"""The metrics of a rank and the times of its reports: steps, throughput and the script's own values.
+"""Computes the metrics of a rank (steps, throughput and the script's own values), and decides when they are reported.
 
 This module does no I/O. A value may be a GPU tensor. Reading it would wait for the GPU, so it is read only when a
 report is due.
@@ -18,10 +18,10 @@ INTERVAL_S = 0.2
 """Shortest time in seconds between two reports."""
 
 THROUGHPUT_S = 10.0
-"""Throughput is the mean of this number of seconds, or of the time since the first step if that is shorter."""
+"""Time in seconds over which the throughput is averaged, or the time since the first step if that is shorter."""
 
 PARTS = ("compute_s", "exchange_s", "wait_s")
-"""The metrics that divide the time of the last step."""
+"""The metrics into which the time of the last step is divided."""
 
 QUIET_S = 1.0
 """Shortest time in seconds between two automatic reports at the end of a step, if the script calls report() itself.
@@ -47,7 +47,7 @@ class Progress:
         self._taken_at: float | None = None
         self._fresh = False
         self._is_partial = self._was_partial = False
-        """Whether a batch of the current step, and of the last one, is partial."""
+        """Whether a batch of the current step (`_is_partial`) or of the last step (`_was_partial`) is partial."""
         self._whole_parts: dict[str, float] = {}
         """The times (see PARTS) of the last reported step that had no partial batch."""
 
@@ -107,7 +107,7 @@ class Progress:
     def due(self, *, at_step: bool = False) -> bool:
         """Returns whether a report is due.
 
-        It is due immediately if a metric has a new name, and otherwise at most 5 times a second.
+        A report is due immediately if a metric has a new name, and otherwise at most 5 times a second.
         """
         if not self._fresh:
             return False
@@ -127,12 +127,12 @@ class Progress:
         return self._taken_at is not None
 
     def take(self, statistics: Mapping[str, float] | None = None) -> dict[str, float]:
-        """Returns the current report, and records the report as sent.
+        """Returns the current report, and marks it as sent.
 
         Values that the script reports override measured ones.
 
         Args:
-            statistics: The metrics of the strategy. The time of a step without its exchange and waiting is reported as
+            statistics: The strategy's metrics. The step time minus its time for exchanging and waiting is reported as
                 `compute_s`.
         """
         self._taken_at = self._clock()

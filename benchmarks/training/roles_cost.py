@@ -54,7 +54,7 @@ def serve(kind: str) -> None:
     import torch
 
     from torchyard_roles.exchange.tensor_connection import listen
-    from torchyard_roles.strategies.parameter_server.push_rounds import Rules
+    from torchyard_roles.strategies.parameter_server.push_acceptance import Rules
     from torchyard_roles.strategies.parameter_server.server_pair import ServerSettings
     from torchyard_roles.strategies.parameter_server.server_process import ParameterServer
     from torchyard_roles.strategies.reduction_server.reducer import Reducer

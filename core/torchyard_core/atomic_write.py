@@ -12,7 +12,7 @@ from pathlib import Path
 from torchyard_core.errors import FileProblem
 
 _STALE_S = 3600.0
-"""Age in seconds above which a temporary file is assumed to be left by a killed writer."""
+"""Age in seconds above which a temporary file is assumed to be left over from a killed writer."""
 
 
 def write_atomically(path: Path, text: str, mode: int = 0o666) -> None:
@@ -32,8 +32,9 @@ def replace_content(path: Path, text: str, mode: int = 0o666, *, errors: str = "
     """Replaces a file's content atomically, or creates the file and its folder. Raises OSError if this fails.
 
     A symbolic link is followed. An existing file keeps its mode; a new file gets `mode`, reduced by the umask.
-    Concurrent readers see either the old or the new text. Temporary files that killed writers left more than an hour
-    ago are removed. `errors` is the error handler of the UTF-8 encoding, as in `open`.
+    Concurrent readers see either the old or the new text. Temporary files of `path` that are older than an hour are
+    removed, because their writers must have been killed. `errors` is the error handler of the UTF-8 encoder, as in
+    `open`.
     """
     target = Path(os.path.realpath(path))
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -54,7 +55,7 @@ def replace_content(path: Path, text: str, mode: int = 0o666, *, errors: str = "
 
 
 def _sweep(target: Path) -> None:
-    """Removes temporary files of the target that are older than `_STALE_S`."""
+    """Removes temporary files that were written for `target` and are older than `_STALE_S`."""
     for left in target.parent.glob(f".{glob.escape(target.name)}.{'[0-9a-f]' * 12}"):
         with suppress(OSError):
             if time.time() - left.stat().st_mtime > _STALE_S:

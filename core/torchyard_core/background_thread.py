@@ -1,4 +1,4 @@
-"""Runs functions on daemon threads, which do not delay the end of the program."""
+"""Runs functions on daemon threads, which do not delay the exit of the program."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, ParamSpec, TypeVar
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 THREAD_PREFIX = "background-"
-"""Beginning of the names of the threads."""
+"""Prefix of the names of the threads that `in_background` starts."""
 
 
 def in_background(
@@ -37,4 +37,4 @@ def in_background(
 
 
 Answers = dict[str, Future[Any]]
-"""Futures of the answers, by host."""
+"""Futures of the hosts' answers to a request, by host name."""

@@ -14,6 +14,7 @@ TorchyardError
 ├── AgentRefused        an agent answered a request with an error (exit code 1)
 │   └── AgentTooOld     the agent does not support the method
 └── RunFailed           the run, or a check before the run, failed (exit code 1)
+    └── InvalidFile     files of a launch have errors
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ class TorchyardError(Exception):
         self.message = message
         self.code = code
         self.advice = hint
+        self.topology_problem = ""
+        """The message without file name and line number, if the error is in a topology file; otherwise ""."""
 
     @property
     def next(self) -> tuple[NextStep, ...]:
@@ -125,7 +128,7 @@ class LoginRefused(HostError):
 
 
 class NoPython(HostError):
-    """Raised when no interpreter ≥ 3.9 is found on the host."""
+    """Raised when the host has no Python interpreter of version 3.9 or later."""
 
     state = "no python"
 
@@ -149,11 +152,11 @@ class AgentRefused(TorchyardError):
 
 
 PYTHON_PROBLEMS = ("python_missing", "python_too_old", "python_broken", "no_torch")
-"""Codes of problems with the Python interpreter for training programs that agents report."""
+"""Codes under which agents report problems with the Python interpreter for training programs."""
 
 
 def agent_advice(host: str, code: str, hint: str, run_id: str = "") -> Advice:
-    """Returns the advice for an error of an agent: the agent's `hint`, and the next steps for the error's `code`."""
+    """Returns the advice for an error that an agent has reported: its `hint`, and the next steps for its `code`."""
     elsewhere = SetHostField(host, "agent_dir")
     steps: dict[str, tuple[NextStep, ...]] = {
         "run_alive": (StopRun(run_id) if run_id else ListRuns(),),
@@ -182,3 +185,7 @@ class AgentTooOld(AgentRefused):
 
 class RunFailed(TorchyardError):
     """Raised when a check before a run, or the run itself, failed."""
+
+
+class InvalidFile(RunFailed):
+    """Raised when the files of a launch have errors. The message has one line per problem, as printed by `validate`."""

@@ -1,6 +1,6 @@
 """Formatting of amounts, durations and times for the window and the command line.
 
-The `labels` modules of the window contain translatable text.
+The results are not translated. Translatable text is in the `labels` modules of the window.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def count(value: float) -> str:
 
 
 def counted(number: float, noun: str) -> str:
-    """Formats a number with its noun, whose plural ends in `s`: `1 worker`, `2 workers`, `0.5 days`."""
+    """Formats a number with a noun whose plural ends in `s`: `1 worker`, `2 workers`, `0.5 days`."""
     digits = f"{number:g}" if isinstance(number, float) else f"{number}"
     return f"{digits} {noun}" if number == 1 else f"{digits} {noun}s"
 
@@ -50,7 +50,7 @@ def size(value: float) -> str:
 
 
 def memory(mebibytes: float) -> str:
-    """Formats mebibytes in units of powers of 1024: `80 GB`, `1.5 GB`; values below 0.1 GB as `4 MB`."""
+    """Formats an amount of memory given in MiB, counting 1024 MiB as 1 GB: `80 GB`, `1.5 GB`, `4 MB`."""
     value = mebibytes / 1024
     if value < 0.1:
         return f"{mebibytes:.0f} MB"
@@ -133,10 +133,17 @@ def clock(seconds: float, *, exact: bool = False) -> str:
     return datetime.fromtimestamp(seconds).strftime("%H:%M:%S" if exact else "%H:%M")
 
 
+def day_and_clock(seconds: float, now: float, *, exact: bool = False) -> str:
+    """Formats a local time on the day of `now` as 14:21, on another day as 3 Mar 14:21; `exact` adds the seconds."""
+    then, today = datetime.fromtimestamp(seconds), datetime.fromtimestamp(now)
+    time = clock(seconds, exact=exact)
+    return time if then.date() == today.date() else f"{then.day} {then.strftime('%b')} {time}"
+
+
 def wall_clock(moment: datetime, zone: str, pattern: str = "%H:%M") -> str:
     """Formats a moment as local time in a zone.
 
-    The offset from UTC is added (`02:30+02:00`) in the hour that occurs twice when clocks are set back.
+    In the hour that occurs twice when clocks are set back, the offset from UTC is added: `02:30+02:00`.
     """
     local = moment.astimezone(ZoneInfo(zone))
     is_repeated = local.replace(fold=0).utcoffset() != local.replace(fold=1).utcoffset()
@@ -151,7 +158,7 @@ def until(start: datetime, end: datetime, zone: str) -> str:
 
 
 def span(start: datetime, end: datetime, zone: str) -> str:
-    """Formats an interval: `from Mon 23 Nov 09:00 to 17:00`, with the day of the end if it differs."""
+    """Formats an interval: `from Mon 23 Nov 09:00 to 17:00`. If it ends on another day, the end includes that day."""
     return f"from {_day(start.astimezone(ZoneInfo(zone)))} {wall_clock(start, zone)} to {until(start, end, zone)}"
 
 

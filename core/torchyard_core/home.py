@@ -30,7 +30,7 @@ class Home:
 
     @staticmethod
     def default() -> Home:
-        """Returns the folder in TORCHYARD_HOME, by default the platform's folder. Raises the error of `at`."""
+        """Returns the folder named by TORCHYARD_HOME, or the platform's data folder. Raises UsageError as `at` does."""
         named = os.environ.get("TORCHYARD_HOME")
         return Home.at(Path(named)) if named else Home(user_data_path("torchyard", appauthor=False))
 
@@ -76,15 +76,15 @@ class Home:
 
     @property
     def caches(self) -> Path:
-        """The folder for values that can be determined again, such as hashes of uploaded files and bandwidths."""
+        """The folder for data that can be computed or measured again, such as file hashes and bandwidths."""
         return self.path / "caches"
 
     @property
     def bookings_file(self) -> Path:
-        """The file of the private calendar, which is used if the settings do not name a team's database."""
+        """The file of the private calendar, used if the settings name no team database."""
         return self.path / "bookings.sqlite3"
 
     @property
     def bookings_seen(self) -> Path:
-        """The newest copy of a team's calendar, which is used while the database is unavailable."""
+        """The last copy of the team's calendar, used while the team's database is unavailable."""
         return self.caches / "bookings.sqlite3"

@@ -34,9 +34,9 @@ class Problem:
         return f"{self.message}; {self.next_step.sentence().rstrip('.')}" if self.next_step else self.message
 
     def printed(self, source: str) -> str:
-        """Returns the line that `validate` prints: `file:line: severity code message`. An unknown line is line 1.
+        """Returns the line that `validate` prints: `file:line: severity code message`.
 
-        A known column follows the line: `file:line:column: severity code message`.
+        An unknown line is printed as 1. A known column follows the line: `file:line:column: severity code message`.
         """
         column = f":{self.column}" if self.column is not None else ""
         return f"{source}:{self.line or 1}{column}: {self.severity} {self.code} {self.text}"
@@ -48,7 +48,7 @@ class Problem:
 
 
 MAX_PROBLEMS = 500
-"""Maximum number of problems that validation returns. Checks that run after validation use the same limit."""
+"""Maximum number of problems that validation returns. The checks that follow validation have the same limit."""
 
 
 def no_lines(place: Place) -> int | None:
@@ -65,7 +65,7 @@ def near_miss(word: str, known: Iterable[str], cutoff: float = 0.55) -> str | No
 
     Ignores case and the difference between `-` and `_`.
     """
-    from difflib import get_close_matches  # The window starts without this import, which takes 4 ms.
+    from difflib import get_close_matches  # Deferred, since this import takes 4 ms.
 
     by_folded = {name.lower().replace("-", "_"): name for name in known}
     close = get_close_matches(word.lower().replace("-", "_"), by_folded, n=1, cutoff=cutoff)
@@ -86,7 +86,7 @@ def nearest(word: str, known: Iterable[str], cutoff: float = 0.55) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A problem for which the line in the file has not been determined yet."""
+    """A problem whose line in the file has not been determined yet."""
 
     severity: Severity
     code: str

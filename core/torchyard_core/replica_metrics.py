@@ -1,7 +1,7 @@
 """Metrics of replicas: the newest sample of each host, values per replica, and time series for plots.
 
 A time series is a sliding window in contiguous arrays, not a ring buffer. Samples are moved only when the arrays are
-full. Once a window has reached its capacity, this happens once every `capacity / 4` calls of `append`.
+full. Once a window has reached its capacity, this happens once every `capacity / 4` calls to `append`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ FIELDS = (
     "throughput", "compute_s", "exchange_s", "wait_s", "staleness", "dropped", "skipped", "version", "clients",
     "bytes_s", "noise_scale",
 )  # fmt: skip
-"""Fields of a time series. `gpu` is the mean utilization of its GPUs in percent; `cpu` is in percent of one CPU."""
+"""Fields of a time series. `gpu` is the mean utilization of the replica's GPUs, and `cpu` is in percent of one CPU."""
 
 OWN = "own."
 """Prefix of the fields whose names are chosen by the training script, such as `own.accuracy`.
@@ -142,7 +142,7 @@ class TimeSeries:
 
 
 Sample = Mapping[str, Any]
-"""A host's answer to `telemetry.sample`. The agent's `Sampler.sample` defines its names and units."""
+"""A host's answer to `telemetry.sample`. The agent's `Sampler.sample` defines the names and units of its values."""
 Values = dict[str, float | None]
 
 
@@ -154,7 +154,7 @@ class LatestSamples:
         self._by_host: dict[str, Sample] = {}
 
     def put(self, host: str, sample: Sample) -> bool:
-        """Stores a sample, and returns whether no other sample was waiting."""
+        """Stores a sample. Returns True if no sample was waiting before, so that the consumer must be notified."""
         with self._lock:
             first = not self._by_host
             self._by_host[host] = sample
@@ -168,13 +168,12 @@ class LatestSamples:
 
 
 def replica_values(sample: Sample, run_id: str, gpus: Mapping[str, Sequence[str]]) -> dict[str, Values]:
-    """Returns the values of a run's replicas in a host's sample, by replica and by the names in `FIELDS`.
+    """Extracts the values of a run's replicas from a host's sample, by replica name and by the names in `FIELDS`.
 
     For a replica with several GPUs, utilization and temperature are means, and GPU memory and power are sums.
 
     Args:
         sample: The host's telemetry sample.
-        run_id: The run.
         gpus: The UUIDs of each replica's GPUs.
     """
     measured = {gpu.get("uuid"): gpu for gpu in sample.get("gpus", [])}
@@ -185,8 +184,10 @@ def replica_values(sample: Sample, run_id: str, gpus: Mapping[str, Sequence[str]
         if key not in processes and key not in reports:
             continue
         usage, report = processes.get(key, {}), reports.get(key, {})
-        values: Values = {"cpu": usage.get("cpu"), "memory_mb": usage.get("memory_mb")}
         own = [measured[uuid] for uuid in uuids if uuid in measured]
+        if usage.get("processes") == 0:  # The replica is not running: 0 MB must not replace its last measured memory.
+            usage, own = {}, []
+        values: Values = {"cpu": usage.get("cpu"), "memory_mb": usage.get("memory_mb")}
         values["gpu"] = _mean([gpu.get("utilisation") for gpu in own])
         values["temperature_c"] = _mean([gpu.get("temperature_c") for gpu in own])
         values["gpu_memory_mb"] = _sum([gpu.get("memory_used_mb") for gpu in own])

@@ -39,7 +39,7 @@ def log_line(text: str) -> str:
 
 
 def printable_json(text: str) -> str:
-    r"""Returns the output of `json.dumps` with \u escapes for the remaining control characters."""
+    r"""Returns the output of `json.dumps` with \u escapes for the control characters that `json.dumps` leaves as is."""
     return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 

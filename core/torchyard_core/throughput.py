@@ -1,4 +1,4 @@
-"""Throughput of a run: the sum over its trainers, each of which measures its own.
+"""Throughput of a run: the sum of the throughputs that its trainers measure.
 
 A trainer's throughput is the number of samples per second of its ranks' finished steps, averaged over the last 10 s
 (`torchyard_roles.training_metrics`). The window and the command line show no other throughput.

@@ -12,8 +12,9 @@ from pydantic import AfterValidator
 from torchyard_core.errors import UsageError
 from torchyard_core.problems import has_errors
 from torchyard_core.topology.model import FrozenModel, Text
+from torchyard_core.yaml_io.document import parse_document
+from torchyard_core.yaml_io.file_reader import path_exists, read_text
 from torchyard_core.yaml_io.model_validation import validate
-from torchyard_core.yaml_io.yaml_file import parse_document, path_exists, read_text
 
 UNTIL_END = "until_end"
 _LENGTH = re.compile(r"(\d{1,5})\s*(min|m|h)")
@@ -37,11 +38,11 @@ class UserSettings(FrozenModel):
     keep_after_failure: Annotated[Text, AfterValidator(_length)] = "30min"
     """How long a failed run keeps its booked GPUs: a duration such as `30min`, or `until_end`."""
     notifications: Literal["all", "failures", "none"] = "all"
-    """Which messages the window shows about runs that are not visible."""
+    """Which messages the window shows about runs that are not visible: all, those about failures, or none."""
 
     @property
     def keeps_after_failure(self) -> timedelta | None:
-        """How long a failed run keeps its GPUs. None means until the end of the booking."""
+        """How long a failed run keeps its booked GPUs. None means until the end of the booking."""
         match = _LENGTH.fullmatch(self.keep_after_failure)
         if match is None:
             return None

@@ -1,1 +1,1 @@
-"""The window of Torchyard: draw a topology, launch it, watch it live."""
+"""The graphical user interface of Torchyard, in which users draw topologies, launch them and watch the runs."""

@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Opens the window. Returns the exit status once the window is closed, or if the arguments are wrong."""
+    """Opens the window. Returns the exit status once the window is closed, or at once if it cannot be opened."""
     options = _options().parse_args(argv)
-    # Most objects that exist before the event loop starts are permanent, so collecting garbage would only cost time.
-    # Afterwards, the window collects garbage on its own thread.
+    # Most objects that exist before the event loop starts are permanent, so collecting garbage at this point would only
+    # cost time. Once the event loop runs, garbage is collected on the GUI thread.
     gc.disable()
 
-    from torchyard_core.display import require_display
     from torchyard_core.errors import UsageError
+    from torchyard_core.graphical_display import require_display
     from torchyard_core.home import Home
 
     try:
@@ -56,22 +56,20 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def make_window(home: Home, fleet_file: Path, file: Path | None = None) -> MainWindow:
-    """Creates the window, which is not shown yet, and its models. Without a file, restores what the last window
-    showed.
-    """
+    """Creates the window and its models, but does not show the window. Without a file, restores the last session."""
     from PySide6.QtCore import QLocale
     from PySide6.QtWidgets import QApplication
 
     from torchyard_gui.bridge.garbage_collection import GarbageCollector
     from torchyard_gui.theme.theme import theme
-    from torchyard_gui.windows.connections import WindowConnections
     from torchyard_gui.windows.main_window import MainWindow
+    from torchyard_gui.windows.signal_connections import SignalConnections
     from torchyard_gui.windows.window_settings import WindowSettings
 
     application = QApplication.instance()
     assert isinstance(application, QApplication)
-    # The QApplication constructor sets the user's locale. However, the names of days and months must be in the same
-    # language as all other texts, and the decimal separator must be a point, as in the files.
+    # The QApplication constructor sets the user's locale. The C locale replaces it, because names of days and months
+    # must be in the language of all other texts, and the decimal separator must be a point, as in the files.
     QLocale.setDefault(QLocale.c())
     locale.setlocale(locale.LC_TIME, "C")
     settings = WindowSettings(home.path / "window.ini")
@@ -79,7 +77,7 @@ def make_window(home: Home, fleet_file: Path, file: Path | None = None) -> MainW
     theme().prepare(application)
     window = MainWindow(settings)
     GarbageCollector(window)
-    wiring = WindowConnections(window, home, fleet_file)
+    wiring = SignalConnections(window, home, fleet_file)
     settings.restore(window)
     if file is not None:
         wiring.open_file(file)
@@ -92,8 +90,8 @@ def make_window(home: Home, fleet_file: Path, file: Path | None = None) -> MainW
 def _spare_sources() -> None:
     """Disables PySide6's scan of module sources.
 
-    PySide6 reads the source of each imported module to find whether it uses PySide6's features (`from __feature__
-    import snake_case`). This program does not, and the scan takes 30 ms before the first paint.
+    PySide6 reads the source of each imported module to find out whether it uses PySide6's features (`from __feature__
+    import snake_case`). This program uses none of them, and the scan takes 30 ms before the first paint.
     """
     feature = sys.modules.get("shibokensupport.feature")
     if feature is not None:

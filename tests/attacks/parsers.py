@@ -43,9 +43,10 @@ from torchyard_core.booking.model import Booking, State, rfc3339
 from torchyard_core.booking.recurrence import occurrences
 from torchyard_core.booking.rules.team_rules import Rules
 from torchyard_core.booking.slots import format_slots, parse_slots
-from torchyard_core.booking.sync.agent_exchange import combine_evidence, reported_uses
+from torchyard_core.booking.sync.agent_sync import combine_evidence
 from torchyard_core.booking.sync.local_copy import LocalCopy
 from torchyard_core.booking.time_parser import end_moment, length, moment
+from torchyard_core.booking.usage_attribution import reported_uses
 from torchyard_core.booking.waitlist import wish_from_json, wish_to_json
 from torchyard_core.cli.views.run_progress import PlainView
 from torchyard_core.errors import AgentRefused, FileProblem, HostError, RunFailed, TorchyardError, UsageError
@@ -53,7 +54,7 @@ from torchyard_core.fleet.daemon_client import DaemonClient
 from torchyard_core.fleet.host_facts_cache import load_facts, planner_hosts
 from torchyard_core.fleet.inventory import Host, add_host, parse_ports, read_fleet, remove_host
 from torchyard_core.fleet.response_schemas import ANSWERS, NOTIFICATIONS, Each, find_mismatch
-from torchyard_core.fleet.ssh_config import config_text, host_names
+from torchyard_core.fleet.ssh.included_config import config_text, host_names
 from torchyard_core.interop.format_detection import detect_format
 from torchyard_core.interop.format_registry import READ, read_foreign
 from torchyard_core.interop.formats import vertex_study

@@ -20,7 +20,7 @@ from tests.waiting import wait_until
 from torchyard_agent.keeper.processes.cgroup import _own_group
 from torchyard_core.booking.model import Login
 from torchyard_core.booking.rules.team_rules import Rules
-from torchyard_core.booking.sync.agent_exchange import exchange_with_agents
+from torchyard_core.booking.sync.agent_sync import sync_agents
 
 pytestmark = pytest.mark.lab
 
@@ -268,6 +268,6 @@ def test_a_process_that_sleeps_does_not_keep_a_booking(site: Site) -> None:
 
     wait_until(idle)
     site.store.set_rules(Rules(idle_release_min=0.01))
-    (freed,) = exchange_with_agents(root.fleet, site.store).released
+    (freed,) = sync_agents(root.fleet, site.store).released
     assert (freed.owner, freed.is_live) == ("kim", False)
     assert site.is_alive(pid)

@@ -23,7 +23,7 @@ from torchyard_roles.errors import ProtocolError
 from torchyard_roles.exchange import listener as admission
 from torchyard_roles.exchange.tensor_connection import Connection, Peer, listen
 from torchyard_roles.strategies.hogwild.delta_server import DeltaServer
-from torchyard_roles.strategies.parameter_server.push_rounds import Rules
+from torchyard_roles.strategies.parameter_server.push_acceptance import Rules
 from torchyard_roles.strategies.parameter_server.server_pair import ServerSettings
 from torchyard_roles.strategies.parameter_server.server_process import ParameterServer
 from torchyard_roles.strategies.reduction_server.reducer import Reducer

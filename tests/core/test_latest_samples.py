@@ -54,6 +54,13 @@ def test_what_a_script_reports_by_a_name_of_its_own_never_stands_for_what_is_mea
     assert own == {"own.gpu": -1.0, "own.accuracy": 0.9}
 
 
+def test_a_replica_whose_processes_have_ended_uses_an_unknown_amount_and_not_nothing() -> None:
+    usage = {"cpu": 0.0, "memory_mb": 0.0, "processes": 0}
+    sample = {"gpus": [gpu("A", 0)], "replicas": {"r1/worker-0": usage}, "reports": {"r1/worker-0": {"step": 7}}}
+    values = replica_values(sample, "r1", {"worker-0": ["A"]})["worker-0"]
+    assert {name for name, value in values.items() if value is not None} == {"step"}
+
+
 def test_what_a_gpu_does_not_tell_is_unknown_and_not_zero() -> None:
     sample = {"gpus": [gpu("A", None)], "replicas": {"r1/worker-0": {"cpu": None, "memory_mb": 1}}}
     values = replica_values(sample, "r1", {"worker-0": ["A"], "worker-1": []})["worker-0"]

@@ -26,7 +26,7 @@ from torchyard_core.cli.interrupts import counting_interrupts
 from torchyard_core.errors import Unreachable
 from torchyard_core.fleet.daemon_client import DaemonClient
 from torchyard_core.home import Home
-from torchyard_core.launch.calendar_port import BookingOptions
+from torchyard_core.launch.calendar_interface import BookingOptions
 from torchyard_core.launch.launch import StartUnknown
 from torchyard_core.launch.runs.history import History
 from torchyard_core.topology.file import read_topology

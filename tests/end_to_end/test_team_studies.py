@@ -40,8 +40,17 @@ def test_a_sweep_that_is_followed_is_in_the_teams_database_at_its_end(
     (desktop.home / "settings.yaml").write_text(f"bookings_url: {postgres.url('kim', 'team')}\n")
     (tmp_path / "search.yaml").write_text(SEARCH)
     file = topology(tmp_path / "program", PROGRAM, script_py=SCRIPT)
-    done = desktop.torchyard("sweep", file, tmp_path / "search.yaml", "-y")
+    done = desktop.torchyard("sweep", file, tmp_path / "search.yaml", "-y", "--json")
     assert done.returncode == 0, done.stderr
+    events = [json.loads(line) for line in done.stdout.splitlines()]
+    of_trials = [(one["trial"], one["state"], one["value"] is None) for one in events if one["event"] == "trial"]
+    assert of_trials == [
+        ("1", "running", True),
+        ("1", "complete", False),
+        ("2", "running", True),
+        ("2", "complete", False),
+    ]
+    assert events[-1]["event"] == "run_ended"
     shown = json.loads(desktop.torchyard("sweeps", "show", "last", "--json").stdout)
     storage = optuna.storages.RDBStorage(shown["team_study"])
     try:

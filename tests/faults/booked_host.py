@@ -15,7 +15,7 @@ from torchyard_core.booking.model import Draft, Login, Slot
 from torchyard_core.booking.rules.enforcement import Enforcement
 from torchyard_core.booking.rules.team_rules import Rules
 from torchyard_core.booking.store import BookingStore, open_store
-from torchyard_core.booking.sync.agent_exchange import Exchanged, exchange_with_agents
+from torchyard_core.booking.sync.agent_sync import AgentSync, sync_agents
 
 UUID = "GPU-11111111-2222-3333-4444-555555555555"
 USERS = ("ann", "bob", "carl", "lee")
@@ -76,9 +76,9 @@ class Site:
         now = self.store.now()
         self.store.book(Draft("tune", (UUID,), now, now + timedelta(hours=1), "UTC", owner=person))
 
-    def exchange(self, team: Team, level: str, grace_s: float = 0.5, *, dry_run: bool = False) -> Exchanged:
+    def exchange(self, team: Team, level: str, grace_s: float = 0.5, *, dry_run: bool = False) -> AgentSync:
         self.store.set_rules(Rules(enforcement=(Enforcement("gpu-*", level, grace_s, dry_run),)))
-        done = exchange_with_agents(team.fleet, self.store)
+        done = sync_agents(team.fleet, self.store)
         assert done.problems == {}
         assert done.hosts == ("gpu-a",)
         return done

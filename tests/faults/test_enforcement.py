@@ -15,7 +15,7 @@ from tests.faults.runs import FOREVER
 from tests.lab import Desktop, Lab
 from tests.waiting import wait_until
 from torchyard_core.booking.rules.team_rules import Rules
-from torchyard_core.booking.sync.agent_exchange import exchange_with_agents
+from torchyard_core.booking.sync.agent_sync import sync_agents
 from torchyard_core.launch.launch import Launch
 from torchyard_core.topology.file import read_topology
 
@@ -135,7 +135,7 @@ def test_idle_time_that_agents_recorded_releases_an_unused_booking(site: Site) -
 
     wait_until(is_idle)
     site.store.set_rules(Rules(idle_release_min=0.01))
-    (freed,) = exchange_with_agents(root.fleet, site.store).released
+    (freed,) = sync_agents(root.fleet, site.store).released
     assert (freed.owner, freed.is_live) == ("kim", False)
     site.booked_by("lee")
 
@@ -149,7 +149,7 @@ def test_use_is_reported_with_its_user(site: Site) -> None:
     now = site.store.now()
 
     def uses() -> Any:
-        exchange_with_agents(root.fleet, site.store)
+        sync_agents(root.fleet, site.store)
         return site.store.uses(now - timedelta(hours=1), now + timedelta(hours=1))
 
     wait_until(uses)

@@ -13,7 +13,7 @@ from tests.faults.runs import LaunchedRun, Team, daemon_of
 from tests.waiting import wait_until
 from torchyard_core.booking.launch_booking import LaunchBooking
 from torchyard_core.booking.sync.cached_calendar import Calendar
-from torchyard_core.launch.calendar_port import BookingOptions
+from torchyard_core.launch.calendar_interface import BookingOptions
 from torchyard_core.launch.launch import Launch
 from torchyard_core.topology.file import read_topology
 

@@ -15,7 +15,7 @@ from tests.faults.runs import Team, daemon_of, outside_pids, run_folders
 from tests.waiting import wait_until
 from torchyard_core.booking.launch_booking import LaunchBooking
 from torchyard_core.booking.sync.cached_calendar import Calendar
-from torchyard_core.launch.calendar_port import BookingOptions
+from torchyard_core.launch.calendar_interface import BookingOptions
 from torchyard_core.launch.checks.check import Check
 from torchyard_core.launch.launch import Launch
 from torchyard_core.launch.progress import Cancelled

@@ -30,6 +30,7 @@ from PySide6.QtWidgets import QApplication, QWidget
 from pytestqt.qtbot import QtBot
 
 from tests.gui.job_threads import job_threads
+from tests.gui.living_objects import living_objects
 from tests.waiting import NotInTime, wait_until
 from torchyard_core.home import Home
 from torchyard_gui.theme.theme import theme
@@ -137,8 +138,7 @@ again.
 
 def _alive() -> dict[int, str]:
     """Returns a description of each window, timer and thread that is open or running, by the object's identity."""
-    # isinstance() would read `__class__`, and some of torch's objects warn about any attribute access.
-    _seen.update(thing for thing in gc.get_objects() if issubclass(type(thing), QTimer | QThread))
+    _seen.update(living_objects(QTimer | QThread))
     alive = {
         shiboken6.getCppPointer(widget)[0]: (
             f"open window {type(widget).__name__} “{widget.windowTitle() or widget.objectName()}”"

@@ -171,7 +171,7 @@ class SlurmCluster:
 
     def clean(self) -> None:
         """Cancels all jobs, waits until all nodes are idle, and removes the users' files."""
-        if jobs := self.jobs():
+        if jobs := {job.partition("_")[0] for job in self.jobs()}:  # All elements of an array are cancelled at once.
             self.run("scancel", "--signal=KILL", "--full", *jobs)
             self.run("scancel", *jobs)
         wait_until(lambda: not self.jobs(), READY_WITHIN_S, what=self.log)
@@ -257,7 +257,10 @@ class SlurmCluster:
                 )
             )
             # The default plugin and `disabled` are fatal in a container.
-            (folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
+            # Hosts of the lab have no mounted control groups, which proctrack/cgroup needs.
+            mounts = f"CgroupMountpoint={FOLDER}/cgroup\nCgroupAutomount=yes\n"
+            needs_mounts = self._settings["ProctrackType"] == "proctrack/cgroup"
+            (folder / "cgroup.conf").write_text(f"CgroupPlugin=cgroup/v1\n{mounts if needs_mounts else ''}")
             for number in range(GPUS):
                 os.mknod(folder / f"gpu{number}", 0o666 | 0o020000, os.makedev(1, 3))
 

@@ -98,6 +98,7 @@ class User:
     def point(self, widget: QWidget, at: QPoint | None = None) -> QPoint:
         """Returns the global position of a point in a widget, by default its centre.
 
+        The position is returned once it no longer changes: a new widget has its place only when it has been laid out.
         Fails if another widget covers this point.
         """
 
@@ -108,15 +109,22 @@ class User:
             assert top is widget or widget.isAncestorOf(top) or top.isAncestorOf(widget), f"{top} covers {widget}"
             return there
 
-        return self.gui(find)
+        deadline = time.monotonic() + WITHIN_S
+        there, before = self.gui(find), None
+        while there != before and time.monotonic() < deadline:
+            time.sleep(LOOK_EVERY_S)
+            there, before = self.gui(find), there
+        return there
 
     # Pointer and keys
 
     def click(self, target: QWidget | QPoint, at: QPoint | None = None, button: int = 1) -> None:
+        self._wait_for_single_click()
         self.move(target, at)
         self._press_buttons("click", str(button))
 
     def double_click(self, target: QWidget | QPoint, at: QPoint | None = None) -> None:
+        self._wait_for_single_click()
         self.move(target, at)
         self._press_buttons("click", "--repeat", "2", "--delay", "60", "1")
 
@@ -128,12 +136,16 @@ class User:
     def press(self) -> None:
         self._press_buttons("mousedown", "1")
 
-    def _press_buttons(self, *command: str) -> None:
-        """Sends a mouse button event after the interval of a double click, so that two clicks are not interpreted as a
-        double click.
+    def _wait_for_single_click(self) -> None:
+        """Waits for the interval of a double click, so that two clicks are not interpreted as a double click.
+
+        A click waits before the pointer moves, since its target may be laid out anew during the wait.
         """
         interval_s = self.gui(lambda: QApplication.styleHints().mouseDoubleClickInterval()) / 1000
         time.sleep(max(0.0, self._clicked_at + interval_s + STEP_S - time.monotonic()))
+
+    def _press_buttons(self, *command: str) -> None:
+        self._wait_for_single_click()
         xdotool(*command)
         # On a busy machine, xdotool may press the button long after it starts, but never after it exits, so the time is
         # taken when it exits.

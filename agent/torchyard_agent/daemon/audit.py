@@ -31,7 +31,7 @@ _STARTS = ("deploy", "upgrade", "start")
 
 
 def note(agent_dir: str, node: str, what: str, by: object = "", **more: Any) -> None:
-    """Appends an action. Does not raise OSError: a write error is printed, and a missing folder is ignored."""
+    """Appends an action to the log. Prints write errors. Does nothing if the agent's folder no longer exists."""
     path = _path(agent_dir, node)
     line = json.dumps({"time": timestamps.now(), **attribution_entry(what, by, **more)}).encode() + b"\n"
     try:
@@ -70,9 +70,9 @@ def read(agent_dir: str, node: str, last: int = MAX_ACTS) -> list[dict[str, Any]
 
 
 def watch(agent_dir: str, node: str, methods: dict[str, Method]) -> dict[str, Method]:
-    """Wraps the daemon's methods so that calls are recorded, and adds the method `audit.read`.
+    """Wraps the daemon's methods to record calls in the log, and adds the method `audit.read`.
 
-    The log records successful calls of the methods in _ACTS.
+    Successful calls of the methods in _ACTS and failed calls of `undeploy` are recorded.
     """
     from torchyard_agent.protocol.jsonrpc import RpcError
 
@@ -117,7 +117,7 @@ def _rotate(path: str) -> None:
         if _is_full(path):
             os.replace(path, _older(path))
     except OSError:
-        pass  # Another process has the lock, or the file system does not support locks. The next entry tries again.
+        pass  # Another process has the lock, or the file system does not support locks. The next call tries again.
     finally:
         os.close(folder)
 

@@ -91,7 +91,7 @@ class Bookings:
         }
 
     def begin(self) -> None:
-        """Loads the calendar and the evidence of an earlier daemon. Must be called in the event loop."""
+        """Loads the calendar and the evidence that an earlier daemon stored. Must be called in the event loop."""
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RpcError):
             with open(self._file, encoding="utf-8") as file:
                 kept = json.load(file)
@@ -148,7 +148,7 @@ class Bookings:
         return self.summary()
 
     async def evidence(self, connection: Connection, params: Params) -> Any:
-        """Returns the evidence of idle bookings and of GPU use since `since`."""
+        """Returns the evidence of idle bookings and of GPU use since the time `since`, or all of it without `since`."""
         since = params.get("since")
         try:
             after = 0.0 if since is None else timestamps.parse_timestamp(since)
@@ -173,7 +173,7 @@ class Bookings:
     async def update_keeper(self, run_id: str) -> None:
         """Sends a keeper the part of the calendar that concerns its run.
 
-        Keepers of older agents do not have this method.
+        Errors are ignored, because keepers of older agents do not have the method `calendar`.
         """
         known = self._calendar
         if known is None:

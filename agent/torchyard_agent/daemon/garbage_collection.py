@@ -49,11 +49,11 @@ SNAPSHOTS_WHEN_SHORT_S = DAY_S
 SHORT_SHARE = 0.1
 """Fraction of free disk space below which unused snapshots are kept for only one day."""
 FILES_S = DAY_S
-"""Number of seconds for which a file that belongs to no snapshot is kept. The upload may not be complete yet."""
+"""Number of seconds for which a file that belongs to no snapshot is kept, because its upload may be in progress."""
 LOG_LIMIT = 10_000_000
 LOG_KEPT = 1_000_000
 REMOVED = "removed"
-"""Subfolder of the host's folder to which runs are moved before they are removed."""
+"""Subfolder of the host's folder to which the folders of runs are moved before they are removed."""
 
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -102,7 +102,7 @@ class EndedRun:
 def surplus(runs: Sequence[EndedRun], limits: Limits, now: float) -> dict[str, str]:
     """Returns the IDs of the runs to remove, with reasons.
 
-    If a run's end is not recorded, only its age can be a reason.
+    A run whose end is not recorded is removed only because of its age.
     """
     gone: dict[str, str] = {}
     kept = 0
@@ -120,7 +120,7 @@ def surplus(runs: Sequence[EndedRun], limits: Limits, now: float) -> dict[str, s
 
 
 def collect(agent_dir: str, node: str, sha256: str, limits: Limits, now: float | None = None) -> None:
-    """Collects runs, snapshots, archives and log text. An error in one part does not affect the others.
+    """Removes unneeded runs, snapshots, archives and log text. An error in one part does not affect the others.
 
     Args:
         sha256: The hash of the archive that this host's daemon runs from.
@@ -169,7 +169,7 @@ def collect_runs(agent_dir: str, node: str, limits: Limits, now: float) -> int:
 
 
 def ended_runs(agent_dir: str, node: str, known: dict[str, list[int]], now: float) -> list[EndedRun]:
-    """Returns the runs on this host that have no keeper and whose journal is older than QUIET_S.
+    """Returns the runs on this host that have no keeper and whose journal was not written within the last QUIET_S.
 
     Args:
         known: A cache of the runs' sizes, which this function updates.
@@ -331,7 +331,9 @@ def collect_archives(agent_dir: str, node: str, sha256: str, now: float) -> int:
 
 
 def archives_in_use(agent_dir: str, node: str, now: float) -> set[str] | None:
-    """Returns the archives that daemons and keepers on any host with this store may use, or None if this is unknown.
+    """Returns the hashes of the archives that daemons and keepers on any host with this store may use.
+
+    Returns None if the archives of another host are unknown.
 
     The archives are found in the command lines of this host's processes, and in the records of daemons and runs on all
     hosts.
@@ -343,7 +345,7 @@ def archives_in_use(agent_dir: str, node: str, now: float) -> set[str] | None:
         if noted:
             found.add(noted)
         elif host != node:
-            return None  # That host may run a daemon of an older agent, which does not record its archive.
+            return None  # The other host may run a daemon of an older agent, which does not record its archive.
         for run_id in _names(paths.runs_dir(agent_dir, host)):
             folder = paths.run_dir(agent_dir, host, run_id)
             if not paths.is_run(folder):
@@ -367,7 +369,7 @@ def _named_by_processes(store: str) -> set[str]:
 
 
 def shorten_log(path: str, limit: int = LOG_LIMIT, keep: int = LOG_KEPT) -> int:
-    """Removes the beginning of a log that is longer than `limit`, and returns whether it did (1 or 0).
+    """Removes the beginning of a log that is longer than `limit`. Returns 1 if the log was shortened, otherwise 0.
 
     Other processes may append to the log at the same time.
     """
@@ -450,9 +452,9 @@ def _number(environment: Mapping[str, str], name: str, default: float) -> float:
 
 @contextlib.contextmanager
 def _alone(path: str) -> Iterator[bool]:
-    """Yields whether this process is the only garbage collection on this host.
+    """Yields True if no other garbage collection is running on this host, otherwise False.
 
-    Sets the modification time of `path` to the current time.
+    Updates the modification time of `path`, which is the time of the last collection.
     """
     with open(path, "a", encoding="utf-8") as file:
         os.utime(path)

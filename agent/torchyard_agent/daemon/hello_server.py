@@ -17,7 +17,7 @@ from torchyard_agent.peer_credentials import peer_uid
 
 SETTLE_AFTER_MS = 2000
 LONGEST_HELLO = 65536
-"""Maximum length of an incomplete request in bytes. A longer one is passed to the full server."""
+"""Maximum length of an incomplete request in bytes. A longer request is passed to the asyncio server."""
 
 
 Conversations = list[tuple[socket.socket, bytes]]

@@ -1,4 +1,4 @@
-"""The entry point of the daemon. A user has one daemon on each host. Runs that have begun do not depend on it."""
+"""The entry point of the daemon. Each user has one daemon per host. Runs that have begun do not depend on a daemon."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def main(
 
     Args:
         listener: A socket that is bound to the daemon's abstract address.
-        settle: Unpacks the archive if it runs from memory.
+        settle: Unpacks the agent's archive if the agent runs from memory.
         by: The name of the user whose desktop started the daemon.
     """
     umask.keep_files_private()  # systemd starts the daemon with another umask.
@@ -52,7 +52,7 @@ def main(
     settle_and_note()
     import asyncio
 
-    from torchyard_agent.daemon.server import serve_until_retired
+    from torchyard_agent.daemon.lifecycle import serve_until_retired
 
     asyncio.run(serve_until_retired(agent_dir, hello, listener, conversations))
     return 0

@@ -34,9 +34,9 @@ WARM_UP_S = 0.1
 """Time in seconds at the start of a measurement that is not counted, because TCP is still opening its window."""
 BUSY_BYTES_S = 5_000_000
 BUSY_SHARE = 0.05
-"""Fraction of an interface's speed above which its traffic counts as busy, if it also exceeds BUSY_BYTES_S."""
+"""An interface counts as busy if its traffic exceeds both this fraction of its speed and BUSY_BYTES_S."""
 OBSERVE_S = 0.3
-"""Number of seconds for which traffic is observed. Training traffic is bursty, with one burst per step."""
+"""Time in seconds for which traffic is measured. Training traffic is bursty, with one burst per step."""
 _CHUNK = 1 << 20
 _RESET = struct.pack("ii", 1, 0)
 
@@ -84,9 +84,9 @@ class NetworkProbe:
         return {"address": address, "ports": listener.ports, "busy": busy}
 
     async def reach(self, connection: Connection, params: Params) -> Any:
-        """Connects to targets {`host`, `address`, `port`}.
+        """Connects to each of the `targets`, which are {`host`, `address`, `port`}.
 
-        Returns those that cannot be reached, each with its `error`.
+        Returns the targets that cannot be reached, each with an additional `error`.
         """
         token, source = str(params["token"]), params.get("source")
         tried = [_try(token, source, target) for target in params["targets"]]
@@ -95,7 +95,7 @@ class NetworkProbe:
     async def pull(self, connection: Connection, params: Params) -> Any:
         """Receives data from `address`:`port` for `seconds`, but at most LONGEST_PULL_S.
 
-        Returns the rate (`bytes_s`).
+        Returns the rate in bytes per second (`bytes_s`).
         """
         seconds = min(float(params["seconds"]), LONGEST_PULL_S)
         where = (str(params["address"]), int(params["port"]))
@@ -122,7 +122,8 @@ class _Listener:
     def __init__(self, token: str, address: str):
         self._token = token.encode() + b"\n"
         self._family = socket.AF_INET6 if ":" in address else socket.AF_INET
-        # If the host is behind NAT, none of its interfaces has the address at which other hosts reach it.
+        # If the host is behind NAT, none of its interfaces has the address at which other hosts reach it. The sockets
+        # are then bound to all addresses.
         self._address = address if network_addresses.interface_of(address) else ""
         self._sockets: list[socket.socket] = []
         self._held: port_reservation.HeldPorts | None = None

@@ -1,6 +1,6 @@
 """Measurements of a host before a launch: limits, shared memory, InfiniBand, chosen GPUs, old processes and the clock.
 
-The desktop evaluates the results. NVML is used only if GPUs were chosen, because opening it is slow.
+The desktop evaluates the results. NVML is used only if GPUs were chosen, because its initialization is slow.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ async def find_leftovers(runs: Runs) -> list[dict[str, Any]]:
 
 
 def _in_use(folders: list[str]) -> set[str]:
-    """Returns those of `folders` that appear in the environment of any of this user's processes.
+    """Returns the given folders that appear in the environment of any process of this user.
 
     Scans /proc once.
     """

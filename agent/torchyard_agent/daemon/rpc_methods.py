@@ -1,4 +1,4 @@
-"""The methods of the daemon that desktops call. Their names are documented in docs/protocol.md."""
+"""The methods of the daemon that desktops call. The methods are documented in docs/protocol.md."""
 
 from __future__ import annotations
 

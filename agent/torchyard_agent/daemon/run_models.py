@@ -25,9 +25,9 @@ from torchyard_agent.unix_socket_rpc import Connection, Method
 Params = dict[str, Any]
 
 EXPORTS = "exports"
-"""Subfolder of the run's folder for exported models. A file exists until its desktop removes it or disconnects."""
+"""Subfolder of the run's folder for exported models. A file exists until the desktop removes it or disconnects."""
 WAIT_S = 20.0
-"""Longest time in seconds that a request waits for the export of a model before it is answered."""
+"""Maximum time in seconds for which a request waits for the export of a model."""
 MODEL = "model.pt"
 METADATA = ".metadata"
 """The file that a sharded checkpoint contains instead of MODEL."""
@@ -103,7 +103,7 @@ class _Export:
 
 
 class RunModels:
-    """The methods `checkpoints.list`, `model.export` and `model.remove`. They access the disk in threads."""
+    """The methods `checkpoints.list`, `model.export` and `model.remove`."""
 
     def __init__(self, runs: Runs, archive: str):
         self._runs = runs
@@ -161,7 +161,10 @@ class RunModels:
             export.abandon()
 
     def _write(self, export: _Export, params: Params) -> None:
-        """Writes the file in a thread. Raises RpcError or OSError if this fails."""
+        """Writes a checkpoint's model to the file of the export. Called in a thread.
+
+        Raises RpcError or OSError if this fails.
+        """
         step = int(params["step"])
         folder = os.path.join(_folder(export.run_dir, params), f"step-{step:012d}")
         sizes = checkpoint_folders.files_of(folder)
@@ -176,9 +179,8 @@ class RunModels:
             export.remove()
 
     def _put_together(self, export: _Export, folder: str, step: int, params: Params) -> None:
-        import subprocess  # This module is imported here, because only an export needs it.
+        import subprocess  # `subprocess` and `rank_process` are imported here, because only an export needs them.
 
-        # This module is also imported here because only an export needs it.
         from torchyard_agent.keeper.processes.rank_process import command
 
         python = _python(params)
@@ -238,7 +240,7 @@ def _python(params: Params) -> str:
 
 
 def _link(source: str, target: str) -> None:
-    """Links a file, or copies it if it is on another file system."""
+    """Hard-links a file, or copies it if it cannot be linked, for example because it is on another file system."""
     try:
         os.link(source, target)
     except OSError:

@@ -14,7 +14,7 @@ from torchyard_agent.protocol.jsonrpc import RpcError
 PIECE = 512 * 1024
 """Maximum number of bytes of a file in one answer."""
 INCOMPLETE = (".saving-", ".carried-")
-"""Prefixes of checkpoint folders that are being written or copied here.
+"""Prefixes of checkpoint folders that are being written on this host or copied to it.
 
 The folders are renamed when they are complete.
 """

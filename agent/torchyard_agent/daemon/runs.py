@@ -43,7 +43,7 @@ class Runs:
         self._starting: dict[str, asyncio.Event] = {}
         """An event for each run whose keeper is being started. It is set once the keeper has answered or failed."""
         self._launching = 0
-        """Number of unanswered requests to prepare or begin a run."""
+        """Number of pending requests to prepare or begin a run."""
         self._warm: set[str] = set()
         """Launches for which `warm` was called, but not yet `prepare`."""
         self._prepared: set[str] = set()
@@ -126,12 +126,12 @@ class Runs:
         return await self.keeper(run_id)
 
     async def _has_renewed(self, run_id: str, keeper: Connection) -> bool:
-        """Renews the lease of a keeper, and returns whether this succeeded. If it did not, the keeper has exited."""
+        """Renews the launch lease of a keeper. Returns False if this failed, in which case the keeper has exited."""
         try:
             await keeper.call("renew", {})
         except RpcError as error:
             if error.code not in ("lease_lapsed", "disconnected"):
-                return True  # The keeper may belong to an older agent, which does not have this method.
+                return True  # The keeper may belong to an older agent, which does not have the method `renew`.
         else:
             return True
         while await self.keeper(run_id) is not None:
@@ -160,7 +160,7 @@ class Runs:
 
     @contextlib.contextmanager
     def launching(self) -> Iterator[None]:
-        """Returns a context in which one more request of a launch is counted as unanswered."""
+        """Returns a context manager that counts a launch request as pending while it is active."""
         self._launching += 1
         try:
             yield
@@ -181,7 +181,8 @@ class Runs:
             raise RpcError(f"the desktop's agent is not on {self._node} any more", "no_archive", "Connect again.")
         os.makedirs(folder, 0o700, exist_ok=True)
         with contextlib.suppress(OSError):
-            # Garbage collection on all hosts with the same home folder reads this modification time and this file.
+            # The garbage collection of each host with the same home folder reads the archive's modification time and
+            # this note, to find out that the archive is in use.
             os.utime(archive)
             with open(paths.archive_note(folder), "w") as note:
                 note.write(os.path.basename(archive))
@@ -210,7 +211,7 @@ class Runs:
         )
 
     async def begin(self, method: str, params: dict[str, Any]) -> Any:
-        """Forwards `start` or `join`. After that, the run does not depend on the desktop."""
+        """Forwards `start` or `join` to the run's keeper. After that, the run does not depend on the desktop."""
         run_id = str(params["run_id"])
         self._prepared.discard(run_id)
         try:
@@ -291,11 +292,11 @@ class Runs:
         return keeper
 
     async def is_open(self, run_id: str) -> bool:
-        """Returns whether the run has a keeper here or, on a cluster, whether its job is in the queue."""
+        """Returns whether the run has a keeper on this host or, on a cluster, whether its job is in the queue."""
         return await self.keeper(run_id) is not None
 
     async def is_running(self, run_id: str) -> bool:
-        """Returns whether the run has a keeper here.
+        """Returns whether the run has a keeper on this host.
 
         The keeper of an ended run is first given EXIT_DEADLINE_S to exit.
         """
@@ -344,7 +345,7 @@ class Runs:
     def logs_end(self, run_id: str) -> Callable[[], bool]:
         """Returns a function that tells whether the run's logs will not grow any further.
 
-        Replicas that have ended are not considered, because they may be restarted.
+        The logs of an ended replica may still grow, because the replica may be restarted.
         """
         reader = JournalReader(self.folder(run_id))
         ended = False
@@ -408,7 +409,7 @@ class Runs:
     async def end_orphans(self, run_id: str) -> None:
         """Ends the processes of a run whose keeper was killed.
 
-        The kernel ends only its ranks (PDEATHSIG), not their children.
+        After a keeper is killed, the kernel kills the ranks (PDEATHSIG), but not the ranks' children.
 
         This method has no effect while the run has a keeper, or if it was called before.
         """
@@ -476,10 +477,10 @@ sys.dont_write_bytecode = True
 from torchyard_agent.keeper.main import main
 sys.exit(main(agent_dir, node, run_id))
 """
-"""The code of a keeper's process.
+"""The Python code that the process of a keeper executes.
 
-The code prevents asyncio from importing ssl (2 MB, 10 ms), which no keeper needs. It writes no bytecode, because only
-`daemon.bytecode` may do so.
+The code prevents asyncio from importing ssl (2 MB, 10 ms), which no keeper needs. It also disables the writing of
+bytecode, because only `daemon.bytecode` may write bytecode into an archive.
 """
 
 

@@ -15,7 +15,7 @@ from torchyard_agent.unix_socket_rpc import Connection
 BATCH = 500
 """Maximum number of journal entries in one notification."""
 NVML_IDLE_S = 30.0
-"""NVML is closed after this many seconds without a sample, because the driver cannot be replaced while it is open."""
+"""NVML is shut down this many seconds after the last sample, because an initialized NVML blocks a driver update."""
 TELEMETRY_BACKLOG = 256 * 1024
 """Number of unsent bytes above which a client receives no samples."""
 
@@ -54,7 +54,7 @@ async def follow_state(connection: Connection, runs: Runs, run_id: str, seen: li
 
 
 class Telemetry:
-    """The telemetry of the host. It takes samples only for subscribed desktops and on request."""
+    """The telemetry of the host. Samples are taken only for subscribed desktops and on request."""
 
     def __init__(self, runs: Runs, sampler: Sampler):
         self._runs = runs
@@ -65,7 +65,7 @@ class Telemetry:
         self._last: tuple[float, dict[str, Any]] | None = None
 
     def watch(self, connection: Connection, interval_s: float) -> None:
-        """Subscribes `connection` to samples every `interval_s` seconds, limited to 0.2 to 60.
+        """Subscribes `connection` to a sample every `interval_s` seconds. The interval is limited to 0.2 to 60 s.
 
         Every subscriber receives every sample. The interval between samples is the shortest that a subscriber has
         requested.

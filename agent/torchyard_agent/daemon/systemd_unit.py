@@ -73,7 +73,7 @@ def _paths(agent_dir: str, home: str | None) -> tuple[str, str]:
 
 
 def _quoted(word: str) -> str:
-    """Quotes a word for systemd, and escapes characters that have a special meaning there."""
+    """Quotes a word for a systemd unit, and escapes the characters that have a special meaning in a unit."""
     return '"' + word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$") + '"'
 
 

@@ -18,14 +18,14 @@ from torchyard_agent.telemetry.procfs import each_process
 
 _OWN_NAMES = frozenset({"store", "hosts"})
 RETRY_S = 10.0
-"""Number of seconds for which a removal is repeated while other processes write into the folders."""
+"""Longest time in seconds for which the removal of a folder is retried while other processes write into it."""
 
 
 def remove_everything(agent_dir: str, node: str) -> dict[str, Any]:
-    """Removes this host's folder and, if no other host uses it, the whole agent's folder.
+    """Removes this host's folder and, if no other host uses the store, the whole folder of the agent.
 
-    Empty parent folders that were created for the agent are also removed. Raises RpcError if the folder contains other
-    files.
+    Empty parent folders that were created for the agent are also removed. Raises RpcError if the agent's folder
+    contains files of other programs.
 
     Returns:
         {"removed": folder, "shared_with": [nodes]}, where the nodes are the hosts that still use the store.
@@ -104,7 +104,7 @@ def _close_log() -> None:
 
 
 def _remove(folder: str) -> None:
-    """Removes a folder. Repeats this for RETRY_S, because other processes may write into it or remove it.
+    """Removes a folder. Retries for RETRY_S, because other processes may write into the folder or remove it.
 
     Raises OSError if the folder still cannot be removed.
     """

@@ -21,7 +21,7 @@ FORGOTTEN_AFTER_S = 3600.0
 
 
 class UploadLocks:
-    """The locks that this daemon has taken for desktops, and the locks of other daemons that it observes."""
+    """The upload locks that this daemon has taken for desktops, and its observations of other daemons' locks."""
 
     def __init__(self, agent_dir: str, node: str):
         self._folder = os.path.join(paths.store_dir(agent_dir), "sending")
@@ -67,7 +67,7 @@ class UploadLocks:
                 os.unlink(os.path.join(self._folder, held))
 
     def touch(self) -> bool:
-        """Updates the times of all locks of this daemon. Returns False if it has none."""
+        """Refreshes the timestamps of all locks held by this daemon. Returns False if the daemon holds no locks."""
         for root in list(self._held):
             with contextlib.suppress(OSError):
                 os.utime(os.path.join(self._folder, root))

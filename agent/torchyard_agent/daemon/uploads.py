@@ -30,7 +30,7 @@ class _Sender:
 
 
 class Uploads:
-    """The methods `snapshot.*`. They access the disk in threads, so the daemon can still answer other requests."""
+    """The methods `snapshot.*`, which access the disk in threads so that the daemon can answer other requests."""
 
     def __init__(self, agent_dir: str, node: str):
         self._agent_dir = agent_dir

@@ -1,8 +1,9 @@
-"""Evidence of idle bookings and of GPU use. It is kept for desktops that connect later. This module does no I/O.
+"""Evidence of idle bookings and of GPU use, which is kept for desktops that connect later. This module does no I/O.
 
 A booking is in use while any of its GPUs on this host is in use. A GPU is in use while an active process uses it, it
-has load, a run holds it, or it does not respond. A sleeping process is not active, and neither is a display server that
-only draws. The time between samples that are too far apart counts neither as use nor as idle time.
+has load, a run holds it, or it does not respond. An idle process (see `process_activity`) is not active, and neither is
+a display server that only draws. The time between samples that are too far apart counts neither as use nor as idle
+time.
 """
 
 from __future__ import annotations
@@ -91,7 +92,14 @@ def update_idle(
 
 
 def note_uses(known: Sequence[Used], seen: Iterable[tuple[str, str, str, str]], now: float, gap_s: float) -> list[Used]:
-    """Adds the uses in a sample, `seen`: (GPU, user, person, run ID). A use that ended within `gap_s` is extended."""
+    """Returns the uses of GPUs, updated with one sample.
+
+    A known use that is in the sample is extended if it was last seen at most `gap_s` seconds ago. Otherwise, a new use
+    begins.
+
+    Args:
+        seen: (GPU, user, person, run ID) of each use in the sample.
+    """
     uses = [one for one in known if now - one.end < KEPT_S]
     going = {one[:4]: number for number, one in enumerate(uses) if now - one.end <= gap_s}
     for use in dict.fromkeys(seen):

@@ -18,7 +18,7 @@ from torchyard_agent.protocol.calendar import Calendar, CalendarBooking
 
 OWN, UNBOOKED, OTHERS, ROOT, UNKNOWN = "own", "unbooked", "others", "root", "unknown"
 VIOLATIONS = (ROOT, UNKNOWN)
-"""Classes of processes that are reported to administrators, who may end the processes. The agent never ends them."""
+"""Classes of processes that the agent reports to administrators but never ends itself."""
 PROCESS, NAMESPACE, LOGIN, CGROUP, PARENT, CLAIM = "process", "namespace", "loginuid", "cgroup", "parent", "claim"
 
 
@@ -50,7 +50,7 @@ class Use(NamedTuple):
     """The login name that belongs to `by`, the UID on whose behalf the process runs."""
     program: str = ""
     run_id: str = ""
-    """The run of this agent's user to which the process belongs, or "" if there is none."""
+    """The ID of the run of this agent's user to which the process belongs, or "" if there is none."""
     keeper: int = 0
     """The PID of the run's keeper if the process belongs to a run of another agent, otherwise 0."""
     claimed: str = ""
@@ -65,9 +65,9 @@ class Use(NamedTuple):
 
     @property
     def by(self) -> int | None:
-        """The UID of the GPU's user.
+        """The UID of the user on whose behalf the process uses the GPU, or None if it is unknown.
 
-        It is 0 if a root daemon acted for an unknown session, and None if it is unknown.
+        It is 0 if root started the process for an unknown session.
         """
         if self.origin is None or self.uid is None:
             return self.uid
@@ -98,7 +98,7 @@ class Finding(NamedTuple):
 def classify(use: Use, calendar: Calendar, host: str, now: float) -> Finding:
     """Classifies the use of a GPU.
 
-    If one of the people who share a login has booked the GPU, the process counts as theirs.
+    If one of the people who share a login has booked the GPU, the process counts as a process of this person.
 
     Args:
         host: This host's name in the fleet.

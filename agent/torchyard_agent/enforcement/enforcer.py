@@ -68,9 +68,9 @@ class Enforcer:
     async def enforce(
         self, known: Calendar, policy: Enforcement, host: str, sample: dict[str, Any], now: float
     ) -> None:
-        """Takes the actions that follow from one sample.
+        """Classifies the uses of GPUs in a sample, and carries out the resulting actions.
 
-        If the calendar is stale or this is a dry run, no action is carried out, and uses and actions are only recorded.
+        If the calendar is stale or this is a dry run, uses and actions are only recorded.
         """
         if policy.dry_run != self._was_dry_run:
             self.forget()  # In a dry run no warnings were sent, so the users must be warned again.
@@ -126,8 +126,8 @@ class Enforcer:
         number = signal.SIGTERM if act.what == escalation.TERMINATE else signal.SIGKILL
         keeper = process_identity.identify(use.keeper) if use.keeper else None
         if keeper is not None and keeper.uid == use.by:
-            # The keeper would restart its ranks, so the signal is sent to the keeper. On SIGTERM it stops the run with
-            # the run's grace period.
+            # The keeper would restart its ranks, so the signal is sent to the keeper. On SIGTERM, the keeper stops the
+            # run with the run's grace period.
             return f"to its keeper, PID {keeper.pid}: {process_identity.send(keeper, number)}"
         return process_identity.send(Identity(use.pid, use.started, use.uid), number)
 
@@ -172,7 +172,7 @@ class Enforcer:
 
 
 def keeper_above(gpu: str, pid: int) -> int:
-    """Returns the PID of the keeper that has locked the GPU if the process belongs to its run, otherwise 0."""
+    """Returns the PID of the keeper that has locked the GPU if the process belongs to the keeper's run, otherwise 0."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as client:
         client.setblocking(False)
         try:

@@ -36,7 +36,7 @@ The next process may belong to another person who shares the login.
 MAX_NOTED = 10
 """Maximum number of a user's processes on one GPU that are recorded during one booking.
 
-The user is warned about no more than these. The termination of a process is always recorded.
+The user is warned only about the recorded processes. The termination of a process is always recorded.
 """
 MAX_NOTICES = 2000
 _ORDER = (OTHERS, ROOT, UNKNOWN, UNBOOKED, OWN)
@@ -116,7 +116,7 @@ def proceed(
         return EMPTY, acts
     cases: dict[Key, Case] = {}
     notices = {notice_key: notice for notice_key, notice in state.notices.items() if not _is_over(notice, now)}
-    if policy.level != STOP:  # If the level is lowered below stop, processes are not ended even if this was announced.
+    if policy.level != STOP:  # If the level was lowered below stop, no process is ended, even if its end was announced.
         notices = {key: notice._replace(stop_at=None, terminated_at=None) for key, notice in notices.items()}
     for key, (finding, gpus) in _by_process(findings).items():
         if finding.verdict == OWN:

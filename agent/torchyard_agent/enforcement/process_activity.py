@@ -39,7 +39,10 @@ class Activity:
         self._seen: dict[int, _Seen] = {}
 
     def asleep(self, pids: Iterable[int], now: float) -> set[int]:
-        """Returns those of `pids` that were idle between their last two measurements. `now` is a monotonic time."""
+        """Returns the given PIDs whose processes were idle between their last two measurements.
+
+        `now` is a monotonic time in seconds.
+        """
         seen: dict[int, _Seen] = {}
         for pid in pids:
             before = self._seen.get(pid)

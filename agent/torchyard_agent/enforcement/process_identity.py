@@ -26,7 +26,7 @@ class Identity(NamedTuple):
 
 
 def identify(pid: int) -> Identity | None:
-    """Returns the identity of the process with this PID, or None if it has exited or is hidden (hidepid, container)."""
+    """Returns the identity of a process, or None if the process has exited or is hidden (hidepid, container)."""
     try:
         fields = read_stat(pid)
         if fields[0] in (b"Z", b"X"):

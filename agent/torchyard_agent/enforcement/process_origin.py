@@ -74,7 +74,7 @@ def _from_session(pid: int, found: Origin, login: int | None) -> Origin:
             if not _is_same_namespace(ancestor, "user"):
                 continue
             if found.container and container_of(_groups(ancestor)) == found.container:
-                continue  # An ancestor in the same container may have any UID, which does not identify the user.
+                continue  # In a container, an ancestor may run under any UID, so its UID does not identify the user.
             uid = os.stat(f"/proc/{ancestor}").st_uid
             if uid != 0:
                 return found._replace(uid=uid, known_by=PARENT)
@@ -88,7 +88,8 @@ def _from_session(pid: int, found: Origin, login: int | None) -> Origin:
 def login_of(groups: str) -> tuple[int | None, str]:
     """Returns (UID, session) of the login to which control groups in /proc/PID/cgroup belong, or (None, "")."""
     for path in _paths(groups):
-        # The pattern must match from the root on, because users may create groups of any name below their own group.
+        # The pattern must match from the start of the path, because users may create groups of any name below their own
+        # group.
         found = _SLICE.match(path)
         if found:
             return int(found[1]), found[2] or ""

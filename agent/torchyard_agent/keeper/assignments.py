@@ -22,17 +22,18 @@ class Assignments:
         own = {replica["host"] for replica in self._own_jobs["replicas"]}
         self._hosts = {replica["host"] for replica in start["replicas"]} - own
         self._late: list[str] = []
-        """The replicas that were added after the generation of their gang began. Their ranks follow all others."""
+        """The replicas that were added after the trainers' current generation began. They have the highest ranks."""
         self.replicates = replicates
         address, port = start["members"][0]["address"], start["members"][0]["gang_port"]
         self.meeting_point = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
-        """The `address:port` at which ranks and members reach the primary's keeper."""
+        """The `address:port` of the primary, to which ranks and members connect."""
         self._environment = RankEnvironment(start["cluster"], start["replicas"], self.meeting_point)
 
     def of_host(self, host: str) -> Assignment:
         start = self._start
         return Assignment(
-            # The ranks of a host that is added later are started only by StartGeneration.
+            # The replicas of added hosts and of hosts in group jobs are left out, because only StartGeneration starts
+            # their ranks.
             replicas=[
                 self._environment.share(one)
                 for one in start["replicas"]
@@ -49,11 +50,11 @@ class Assignments:
     def of_gang(
         self, names: Collection[str], generation: int, dropped: Collection[str], attempt: int = 0
     ) -> dict[str, list[ReplicaAssignment]]:
-        """Returns, by host, the assignments for restarting a gang, or for the return of one of its replicas.
+        """Returns the assignments for restarting the replicas `names` of a gang, by host.
 
-        If a replica returns, `attempt` is the number of this return. Ranks and world sizes do not include the replicas
-        in `dropped`. Replicas that were added after the generation began are included only in the assignments of added
-        replicas.
+        `attempt` is the number of the return if a single lost replica returns, otherwise 0. Ranks and world sizes never
+        count the replicas in `dropped`. They count replicas that were added after the generation began only if `names`
+        contains such a replica.
         """
         taking_part, late = self._taking_part(dropped)
         started_with = 0
@@ -69,7 +70,7 @@ class Assignments:
         return by_host
 
     def _taking_part(self, dropped: Collection[str]) -> tuple[list[ReplicaPlan], list[ReplicaPlan]]:
-        """Returns the replicas with which the current generations began, and the replicas that were added later."""
+        """Returns the replicas with which the current generation began, and those added later. Excludes `dropped`."""
         there = {replica["name"]: replica for replica in self._start["replicas"] if replica["name"] not in dropped}
         late = [there.pop(name) for name in self._late if name in there]
         return list(there.values()), late
@@ -80,8 +81,8 @@ class Assignments:
         return [(one["name"], one["processes"]) for one in (*taking_part, *late) if one["gang"] == gang]
 
     def place(self, host: str, place: Place) -> None:
-        """Fills the address, ports and GPUs of a host in a job of its own into the plans of its replicas."""
-        # This module is imported here, because only such a run needs it.
+        """Fills in the address, ports and GPUs of a group job's host in the plans of the host's replicas."""
+        # `run_plan` is imported here, because only a run with group jobs needs it.
         from torchyard_agent.slurm import run_plan
 
         plans = [one for one in self._own_jobs["replicas"] if one["host"] == host]
@@ -99,5 +100,5 @@ class Assignments:
         self._late += [replica["name"] for replica in replicas]
 
     def begin_generation(self, late: Collection[str]) -> None:
-        """Begins a generation of the trainers. The replicas in `late` join it after its beginning."""
+        """Begins a generation of the trainers. The added replicas in `late` are not part of it, but join it later."""
         self._late = [name for name in self._late if name in late]

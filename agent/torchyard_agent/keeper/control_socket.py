@@ -17,7 +17,7 @@ CONNECT_S = 5.0
 
 
 def publish(folder: str, address: str) -> bool:
-    """Publishes an address as that of the run's keeper. Returns False if another keeper of the run is running."""
+    """Publishes `address` as the address of the run's keeper. Returns False if another keeper of the run is running."""
     note = paths.keeper_note(folder)
     while True:
         try:
@@ -43,13 +43,13 @@ def read(folder: str) -> str | None:
 
 
 def withdraw(folder: str) -> None:
-    """Removes the published address. Called when the keeper exits."""
+    """Removes the published address of the run's keeper. Called when the keeper exits."""
     with contextlib.suppress(OSError):
         os.unlink(paths.keeper_note(folder))
 
 
 def is_alive(folder: str) -> bool:
-    """Returns whether a keeper of this run is running on this host. The result is True if this is unknown."""
+    """Returns whether a keeper of the run is running on this host. Returns True if this cannot be determined."""
     address = read(folder)
     if address is None:
         return False

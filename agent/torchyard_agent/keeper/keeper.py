@@ -15,13 +15,13 @@ from torchyard_agent import unix_socket_rpc
 from torchyard_agent.journal import Journal
 from torchyard_agent.keeper.decisions.booking_policy import OwnBooking
 from torchyard_agent.keeper.member import Member
-from torchyard_agent.keeper.metrics_receiver import MetricsReceiver
 from torchyard_agent.keeper.primary import Primary
 from torchyard_agent.keeper.processes import cgroup, process_control, rank_process
 from torchyard_agent.keeper.processes.gpu_acquisition import GpuAcquisition
 from torchyard_agent.keeper.processes.rank_process import RunPlace
 from torchyard_agent.keeper.processes.rank_supervisor import RankSupervisor
 from torchyard_agent.keeper.processes.warm_interpreters import WarmInterpreters
+from torchyard_agent.keeper.rank_metrics import MetricsReceiver
 from torchyard_agent.keeper.resources import RunResources, acquire
 from torchyard_agent.keeper.run_status import RunStatus
 from torchyard_agent.keeper.timeouts import Timeouts
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
     from torchyard_agent.telemetry.sampler import Sampler
 
 FLUSH_S = 1.0
-"""Time in seconds for clients to read the last answers and notifications."""
+"""Maximum time in seconds to wait for clients to read the last answers and notifications."""
 LEASE_STEP_S = 1.0
-"""Longest step in seconds by which the time since the launch's last call is counted.
+"""Longest interval in seconds between two increments of the time since the last renewal of the launch lease.
 
-A suspension of the host counts as only one step, so it does not use up the lease.
+A suspension of the host counts as one interval, so it does not use up the lease.
 """
 Params = dict[str, Any]
 Participant = Union[Primary, Member]
@@ -50,7 +50,7 @@ log = logging.getLogger(__name__)
 
 
 class Keeper:
-    """Serves the methods of one run on this host until the run is over and none of its processes is left."""
+    """Serves the RPC methods of one run on this host until the run has ended and all its processes have exited."""
 
     def __init__(self, agent_dir: str, node: str, run_id: str, timeouts: Timeouts):
         self._agent_dir = agent_dir
@@ -75,14 +75,17 @@ class Keeper:
         self._decided = asyncio.Event()
         """Set once the run has begun on this host, or the launch was abandoned."""
         self._silent_s = 0.0
-        """Time in seconds since the last call or renewal of the launch."""
+        """Seconds since the launch lease was last renewed."""
         self._has_expired = False
         self._discarding = False
         self._answering = 0
         self.on_sigterm: Callable[[], None] | None = None
-        """Called on SIGTERM instead of ending the run, if a scheduler needs the host and will start the run again."""
+        """The handler of SIGTERM if the run is a scheduler's job. If it is None, SIGTERM ends the run."""
         self.continues = False
-        """Whether the run's folder is kept if the run cannot begin, because an earlier start may have used it."""
+        """Whether the run's folder is kept if the run cannot begin.
+
+        The folder of a scheduler's job is kept, because an earlier start of the job may have used it.
+        """
         self._sampler: Sampler | None = None
         self._over = asyncio.Event()
         self._crash: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -117,7 +120,7 @@ class Keeper:
         return {method.__name__: self._counted(method) for method in methods}
 
     def _counted(self, method: unix_socket_rpc.Method) -> unix_socket_rpc.Method:
-        """Wraps a method to count its unanswered calls, because the keeper must not exit before they are answered."""
+        """Wraps a method to count its pending calls, for which the keeper waits before it exits (see `_flush`)."""
 
         async def answer(connection: Connection, params: Params) -> Any:
             self._answering += 1
@@ -129,7 +132,10 @@ class Keeper:
         return answer
 
     async def _run(self) -> None:
-        """Waits until the run begins, and then runs it to its end."""
+        """Waits until the run begins on this host, and then takes part in the run until it ends.
+
+        Returns early if the launch is abandoned.
+        """
         lease = asyncio.get_running_loop().create_task(self._watch_lease())
         try:
             await self._preparing.wait()
@@ -144,8 +150,8 @@ class Keeper:
     async def _watch_lease(self) -> None:
         """Gives up the launch if its lease expires before the run begins.
 
-        The time is counted in steps. Therefore, after a suspension, the keeper can first handle the calls that arrived
-        in the meantime.
+        Time is counted in steps instead of being read from a clock. After a suspension of the host, the keeper then
+        handles pending calls first, and these may renew the lease.
         """
         lease_s = self._timeouts.launch_lease_s
         step_s = min(LEASE_STEP_S, lease_s / 10)
@@ -172,7 +178,7 @@ class Keeper:
     async def warm(self, connection: Connection, params: Params) -> Any:
         """Starts interpreters for this host's ranks before `prepare`.
 
-        They import the modules `imports`, and then wait.
+        The interpreters import the modules in `imports`, and then wait for the start of their ranks.
         """
         self._renew_lease()
         if self._preparing.is_set():
@@ -190,7 +196,7 @@ class Keeper:
         return {}
 
     def _give_up_unless_prepared(self) -> None:
-        """Gives up the launch. Called if the daemon's connection ends before `prepare`."""
+        """Gives up the launch unless `prepare` was called. Called when the connection that called `warm` is closed."""
         if not self._preparing.is_set():
             self._discarding = True
             self._give_up_launch()
@@ -199,7 +205,7 @@ class Keeper:
         return RunPlace(self._run_id, self._host, self._folder, self._metrics.address)
 
     async def prepare(self, connection: Connection, params: Params) -> Any:
-        """Creates the run's folder and reserves its resources (see `resources.acquire`)."""
+        """Creates the run's folder and reserves the run's resources (see `resources.acquire`)."""
         self._renew_lease()
         if self._preparing.is_set():
             raise RpcError(f"the run {self._run_id} is prepared here already", "prepared")
@@ -218,7 +224,7 @@ class Keeper:
                 launched_from = (params.get("record") or {}).get("launched_from")
                 status.asked(attribution_entry("launch", launched_from))
                 status.run_state(RunState.WAITING, "")
-        except BaseException:  # The launch is also abandoned if this call is cancelled.
+        except BaseException:  # The launch is abandoned after every error, and also if this call is cancelled.
             self._discarding = True
             self._decided.set()
             raise
@@ -247,6 +253,7 @@ class Keeper:
         ranks = RankSupervisor(
             *(place, lambda message: None, own_group, key, timeouts.stuck_after_s, self._warm, timeouts.spares_after_s)
         )
+        ranks.awaits_signal = self.on_sigterm is not None
         ranks.gpu_acquisition = GpuAcquisition(resources, self._host, lambda message: ranks.send(message))
         self._ranks = ranks
         self._metrics.serve(ranks.on_datagram)
@@ -302,7 +309,7 @@ class Keeper:
         return {}
 
     async def calendar(self, connection: Connection, params: Params) -> Any:
-        """Stores the calendar that the daemon sends. It contains only the bookings that concern this run."""
+        """Stores a calendar from the daemon. The calendar contains only the bookings that concern this run."""
         self._calendar = calendar.parse(params["snapshot"])
         if isinstance(self._participant, Primary):
             self._participant.update_calendar(self._calendar)
@@ -358,8 +365,8 @@ class Keeper:
         host = growth.check(params)  # type: ignore[arg-type]  # The parameters are untyped JSON.
         names = [str(replica["name"]) for replica in replicas]
         entry = attribution_entry("grow", params.get("by"), host=host, replicas=names)
-        # The event loop makes this call, because an error in the decisions must end the keeper and not only this
-        # request.
+        # The event loop calls `grow`, because its exception handler ends the keeper. If `grow` were called
+        # here, an error in the decisions would only fail this request.
         asyncio.get_running_loop().call_soon(growth.grow, host, replicas, entry)
         return {}
 
@@ -371,15 +378,15 @@ class Keeper:
         return {}
 
     async def sweep(self, connection: Connection, params: Params) -> Any:
-        """Returns the lost hosts to the sweep's coordinator and, if `full` is true, also the sweep."""
+        """Returns the sweep's lost hosts and, if `full` is true, also the sweep. Called by the sweep's coordinator."""
         return self._primary().sweep(full=bool(params.get("full")))
 
     async def trial(self, connection: Connection, params: Params) -> Any:
-        """Calls `method` of the keeper of a trial on `host`, for the sweep's coordinator."""
+        """Calls the method `method` of a trial's keeper on `host`, at the request of the sweep's coordinator."""
         return await self._primary().call_trial(str(params["host"]), str(params["method"]), params["params"])
 
     async def fail(self, connection: Connection, params: Params) -> Any:
-        """Ends the sweep as failed, for its coordinator."""
+        """Ends the sweep as failed, at the request of its coordinator."""
         asyncio.get_running_loop().call_soon(self._primary().fail, str(params["reason"]))
         return {}
 
@@ -399,14 +406,14 @@ class Keeper:
         return {}
 
     def end_run(self, reason: str, *, is_pause: bool, within_s: float | None = None) -> None:
-        """Ends the run at the request of its job. A paused run continues when its job starts again.
+        """Ends the run at the request of its job or, if `is_pause` is true, pauses it until the job starts again.
 
-        `within_s` limits the grace period of the run's policy.
+        `within_s` is an upper limit in seconds for the grace period. If it is None, the policy's grace period applies.
         """
         self._stop(reason, force=False, pause=is_pause, within_s=within_s)
 
     def leave(self, reason: str) -> None:
-        """Leaves the run, which goes on: the job of this host ends, and is not the run's only one."""
+        """Makes this host leave the run, because the host's job ends. The run continues with its other jobs."""
         if isinstance(self._participant, Member):
             asyncio.get_running_loop().call_soon(self._participant.leave, reason)
         elif not self._decided.is_set():
@@ -414,12 +421,15 @@ class Keeper:
 
     @property
     def outcome(self) -> dict[str, Any] | None:
-        """The `state` and `reason` of the run's end, and whether the run is `paused`, or None if it has not ended."""
+        """How the run ended, or None if it has not ended.
+
+        Contains the run's `state`, `reason` and last `metrics`, and whether the run is only `paused`.
+        """
         status = self._status
         if status is None or status.ended is None:
             return None
         paused = bool(status.pause_reason) and status.state is RunState.WAITING
-        return {"state": status.ended["state"], "reason": status.ended["reason"], "paused": paused}
+        return {**{name: status.ended[name] for name in ("state", "reason", "metrics")}, "paused": paused}
 
     def _stop(
         self,
@@ -432,22 +442,22 @@ class Keeper:
     ) -> None:
         """Ends the run or, if it has not begun, its launch. `entry` is the journal entry of a user's request."""
         if self._participant is not None:
-            # The event loop makes this call, because an error in the decisions must end the keeper and not only this
-            # request.
+            # The event loop calls `stop`, because its exception handler ends the keeper. If `stop` were called here, an
+            # error in the decisions would only fail this request.
             asyncio.get_running_loop().call_soon(
                 partial(self._participant.stop, reason, force=force, asked=entry, pause=pause, within_s=within_s)
             )
         elif not self._decided.is_set():
             if self._status is None:
                 self._discarding = True
-            elif not pause:  # A paused run begins with the next start of the job.
+            elif not pause:  # After a pause, the run begins when its job starts again.
                 if entry is not None:
                     self._status.asked(entry)
                 self._status.end(RunState.STOPPED, reason)
             self._give_up_launch()
 
     def _give_up_launch(self) -> None:
-        """Lets this keeper exit if the run has not begun."""
+        """Abandons the launch, so that this keeper exits. Must not be called after the run has begun."""
         if not self._preparing.is_set():
             self._preparing.set()
             self._prepared.set()
@@ -476,8 +486,8 @@ class Keeper:
     async def sample(self, connection: Connection, params: Params) -> Any:
         """Returns a sample of this host and its replicas' metrics, in the format of the daemon's `telemetry.sample`."""
         if self._sampler is None:
-            # The module is imported here, because only a run without a daemon needs it, and each import adds to a
-            # keeper's memory.
+            # The sampler is imported here, because only a run without a daemon needs it, and each import uses memory in
+            # every keeper.
             from torchyard_agent.telemetry.sampler import Sampler
 
             self._sampler = Sampler(self._agent_dir)

@@ -36,7 +36,7 @@ def main(agent_dir: str, node: str, run_id: str, batch: BatchLink | None = None)
     from torchyard_agent.protocol import paths
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    # Terminals send these signals, but a keeper does not belong to a terminal.
+    # A keeper ignores the signals that a terminal sends.
     for number in (signal.SIGHUP, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
     process_control.become_subreaper()
@@ -47,7 +47,7 @@ def main(agent_dir: str, node: str, run_id: str, batch: BatchLink | None = None)
 
     async def keep() -> int:
         keeper = Keeper(agent_dir, node, run_id, Timeouts.read(os.environ))
-        # The address is published only after all sockets are bound.
+        # Clients connect as soon as the keeper's address is published, so all sockets must be bound before that.
         if not control_socket.publish(folder, name):
             print(f"the run {run_id} has a keeper on this host already", file=sys.stderr)
             return 1
@@ -69,7 +69,7 @@ def main(agent_dir: str, node: str, run_id: str, batch: BatchLink | None = None)
 
 
 def _leave_out_openssl() -> None:
-    """Prevents the import of OpenSSL, unless this Python was built without its own SHA-256."""
+    """Prevents the import of OpenSSL, unless Python was built without its own implementation of SHA-256."""
     has_own = any(importlib.util.find_spec(name) for name in ("_sha2", "_sha256"))
     if has_own and "hashlib" not in sys.modules:
         sys.modules["_hashlib"] = None  # type: ignore[assignment]  # None is Python's convention for a module that cannot be imported.

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from torchyard_agent.keeper.trial_keepers import TrialKeepers
 
 RETRY_S = (0.02, 0.5)
-"""The shortest and longest pause in seconds between attempts to reach the primary, which may still be starting."""
+"""Shortest and longest delay in seconds between attempts to connect to the primary, which may still be starting."""
 LEAVE_WITHIN_S = 2.0
-"""Longest time in seconds to wait until the primary knows that this host leaves the run."""
+"""Maximum time in seconds to wait for the primary's acknowledgement when this host leaves the run."""
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ class Member:
     """The keeper of a host that is not the primary.
 
     When its lease expires, the member ends its ranks and frees its GPUs. The primary may still be running and waiting
-    for this host. Therefore the member tries to connect for another `host_wait_s`, and rejoins the run if this
+    for this host. Therefore the member tries to reconnect for another `host_wait_s` seconds, and rejoins the run if it
     succeeds.
     """
 
@@ -58,7 +58,7 @@ class Member:
     ):
         self._host = host
         self._place = place
-        """The address, ports and GPUs of a host in a job of its own, or None for any other host."""
+        """The address, ports and GPUs of this host if it belongs to a group job, otherwise None."""
         self._primary = primary
         self._ranks = ranks
         self._status = status
@@ -75,7 +75,7 @@ class Member:
         self._released_gpus = False
         """Whether this host unlocked its GPUs when its lease expired. Other runs may have locked them since."""
         self._rejoining = asyncio.Lock()
-        """Held while this host leaves the run or rejoins it."""
+        """Held while this host ends its ranks because the lease expired, and while it rejoins the run."""
         self._last_error = "no answer"
         self._finished: asyncio.Future[tuple[RunState, str]] = self._loop.create_future()
         """The run's final state and the reason for it. Set when the primary sends them, or when the run ends on this
@@ -87,11 +87,11 @@ class Member:
         self._leaving: asyncio.Task[None] | None = None
         self._trials: TrialKeepers | None = None
         self._answering: set[asyncio.Task[None]] = set()
-        """Tasks that answer requests about trials. The event loop holds only weak references to them."""
+        """Tasks that answer requests about trials. The event loop alone would not keep these tasks alive."""
         ranks.send = self._send
 
     async def run(self) -> None:
-        """Serves as a member until the run has ended, or the primary is lost and no process of the run is left here."""
+        """Serves as a member until the run has ended, or the primary is lost and all ranks of this host have ended."""
         self._status.start()
         tasks = [self._loop.create_task(self._keep_connected()), self._loop.create_task(self._watch_lease())]
         waited: set[asyncio.Future[Any]] = {self._finished, *tasks}
@@ -124,8 +124,8 @@ class Member:
 
         Args:
             asked: The journal entry of a user's request.
-            pause: Whether the run waits afterwards until its scheduler starts it again.
-            within_s: The longest grace period in seconds, if it may be shorter than that of the policy.
+            pause: Whether the run is only paused until its scheduler starts it again.
+            within_s: An upper limit in seconds for the grace period. If it is None, the policy's grace period applies.
         """
         if asked is not None:
             self._status.asked(asked)
@@ -176,8 +176,8 @@ class Member:
             else:
                 self._was_connected = True
                 async with self._rejoining:
-                    # The lease may have expired during this call. The introduction is then outdated and must be sent
-                    # again.
+                    # If the lease has expired during the call to the primary, the introduction is outdated and must be
+                    # sent again.
                     agreed = answer["lost"] or cut_off or not self._cut_off
                     if agreed and (answer["lost"] or self._cut_off):
                         await self._rejoin()
@@ -191,7 +191,8 @@ class Member:
     async def _watch_lease(self) -> None:
         """Ends this host's ranks when its lease expires, because they must not run together with the next generation.
 
-        The run ends on this host if the primary is not reached in time, at the start or after a loss.
+        If this host does not reach the primary in time, at the start or after the lease has expired, the run ends on
+        this host.
         """
         name, beat_at = self._primary["host"], 0.0
         join_by = self._loop.time() + self._timeouts.join_within_s
@@ -224,7 +225,7 @@ class Member:
     async def _rejoin(self) -> None:
         """Rejoins the run without the earlier ranks of this host, which the primary may have restarted on other hosts.
 
-        Ranks that are still running are ended first. GPUs that were released in the meantime are locked again.
+        Ranks that are still running are ended first. GPUs that were released when the lease expired are locked again.
         """
         if not self._cut_off:
             await self._end_ranks()
@@ -261,7 +262,7 @@ class Member:
         self._status.end(state, reason)
 
     async def _end_ranks(self) -> None:
-        # The primary already considers these ranks lost, so their end is not reported.
+        # The primary already considers the ranks of this host lost, so their end is not reported.
         self._ranks.send = lambda message: None
         self._ranks.end(self._ranks.names, state_machine.KILL_AFTER_S)
         self._ranks.sweep(state_machine.KILL_AFTER_S)
@@ -279,7 +280,7 @@ class Member:
             self._status.membership(*message)
         elif isinstance(message, messages.RunEnded):
             self._status.end_as(message.ended)
-            # The run ends on this host only after this message has been acknowledged.
+            # The run ends on this host only after the message RunEnded has been acknowledged.
             self._loop.call_soon(self._finish, RunState(message.ended["state"]), "")
         elif isinstance(message, messages.TrialRequest):
             task = self._loop.create_task(self._answer(message))
@@ -293,7 +294,8 @@ class Member:
             if isinstance(message, messages.Assignment):
                 self._host_wait_s, self._replicates = message.host_wait_s, message.carry
                 if self._replicates:
-                    # The primary must receive this report before HostJoined, because the first start depends on it.
+                    # The first start of ranks depends on the newest checkpoint of each host. Therefore the primary must
+                    # receive this host's report before HostJoined.
                     self._send(self._replication.newest())
             self._ranks.obey(message)
 

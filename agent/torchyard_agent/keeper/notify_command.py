@@ -16,7 +16,7 @@ from torchyard_agent.keeper.processes import process_control
 from torchyard_agent.keeper.processes.rank_process import RunPlace
 
 LIMIT_S = 60.0
-"""Timeout in seconds of the command at the run's end. It limits the delay of the keeper's exit."""
+"""Timeout in seconds for the command at the run's end, because the keeper exits only after the command."""
 POLL_S = 0.05
 
 log = logging.getLogger(__name__)
@@ -55,10 +55,10 @@ def start(command: str, place: RunPlace, state: str, reason: str) -> subprocess.
 
 
 async def finish(process: subprocess.Popen[bytes]) -> None:
-    """Waits for the command to exit, and kills it after LIMIT_S."""
+    """Waits for the user's notification command to exit, and kills it after LIMIT_S."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + LIMIT_S
-    # The process is polled, because another part of the keeper reaps all children.
+    # The process is polled and not awaited, because another part of the keeper reaps all children.
     while process.poll() is None:
         if loop.time() > deadline:
             log.warning("the notify command took longer than %.0f s and was killed", LIMIT_S)

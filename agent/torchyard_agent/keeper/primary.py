@@ -49,7 +49,7 @@ LATE_JOIN_S = 1.5
 Members try to connect at least twice a second.
 """
 MAX_PENDING_RANKS = 1024
-"""Maximum number of ranks that is used to compute the backlog of the listening socket."""
+"""Maximum number of ranks for which the listen backlog of the gang link's socket has room."""
 MAX_SLEEP_S = 30.0
 """Longest sleep in seconds before the wall clock is read again.
 
@@ -60,7 +60,7 @@ log = logging.getLogger(__name__)
 
 
 class Primary:
-    """The primary's part of a keeper, which decides for all hosts of the run and serves the members.
+    """The primary of a run. It makes the decisions for all hosts, and serves the members.
 
     Args:
         ranks: The supervisor of the ranks on the primary's own host.
@@ -108,7 +108,7 @@ class Primary:
         self._replication = self._create_replication()
         self._assignments = Assignments(start, replicates=self._replication is not None and len(start["members"]) > 1)
         self._own_jobs = {replica["host"] for replica in start["own_jobs"]["replicas"]}
-        """The hosts that belong to jobs of their own."""
+        """The hosts that belong to group jobs."""
         self._schedule = Schedule(
             own,
             start["start_at"],
@@ -271,10 +271,9 @@ class Primary:
 
         Args:
             asked: The journal entry of a user's request.
-            within_s: The longest grace period in seconds, if it may be shorter than that of the policy.
+            within_s: An upper limit in seconds for the grace period. If it is None, the policy's grace period applies.
         """
-        if pause:
-            self._status.pause_reason = reason
+        self._status.pause_reason = reason if pause else ""  # A user's stop request replaces a pause in progress.
         if asked is not None:
             self._status.asked(asked)
         request = events.StopRequested(reason, force, within_s=within_s)
@@ -297,7 +296,7 @@ class Primary:
             _EXECUTE[type(instruction)](self, instruction)
 
     def record_run_state(self, change: instructions.RecordRunState) -> None:
-        """Journals a state on this host and on the members, each of which has its own journal."""
+        """Journals a state of the run on this host and on the members, each of which has its own journal."""
         waiting_for = None
         if change.waits is not None:
             until = with_milliseconds(time.time() + change.waits.seconds)
@@ -321,8 +320,8 @@ class Primary:
         seats = self._assignments.seats(change.gang, self._dropped())
         lost = [name for name, _ in seats if name not in change.members]
         membership = {"number": change.number, "lost": lost, "joined": change.joined, "seats": seats}
-        # If the store is full, the ranks cannot be informed. They then fail one after another, and the gang is
-        # restarted.
+        # If the join store is full, the ranks cannot be informed of the membership. They then fail one after another,
+        # and the gang is restarted.
         with suppress(Refused):
             self._store.set(f"members/{change.gang}/{change.generation}", json.dumps(membership).encode())
 
@@ -330,7 +329,7 @@ class Primary:
             self._growth.on_membership(change.members)
 
     def _watch_training(self, gang: str, generation: int) -> None:
-        """Watches for reports that all ranks of a generation have completed a step or are at a step boundary."""
+        """Watches the join store for reports that all ranks have completed a step or are at a step boundary."""
         if self._start["policy"].get("on_worker_loss") == "continue":
             trains = events.GangTrains(gang, generation)
             self._store.watch(f"trains/{gang}/{generation}", lambda *_: self._feed(trains))
@@ -341,7 +340,7 @@ class Primary:
             self._feed(events.BoundaryReached(gang, generation, int(value)))
 
     def announce_return(self, instruction: instructions.AnnounceReturn) -> None:
-        with suppress(Refused):  # If the store is full, the replica stays lost until the gang's next restart.
+        with suppress(Refused):  # If the join store is full, the replica stays lost until the gang's next restart.
             self._store.set(f"returning/{instruction.gang}/{instruction.generation}", b"%d" % instruction.number)
 
     def _catch_up(self, host: str) -> None:
@@ -356,7 +355,7 @@ class Primary:
     def start_ranks(self, instruction: instructions.StartRanks) -> None:
         for gang in dict.fromkeys(replica["gang"] for replica in self._start["replicas"]):
             self._watch_training(gang, 0)
-        # The ranks of a host in a job of its own are started by StartGang.
+        # The ranks on hosts of group jobs are started by StartGang.
         hosts = [member["host"] for member in self._start["members"] if member["host"] not in self._own_jobs]
         self._restore.start_when_restored(dict.fromkeys(hosts, instruction))
 
@@ -375,10 +374,10 @@ class Primary:
                 self._order(host, order)
 
     def _dropped(self) -> set[str]:
-        """Returns the replicas that are excluded from ranks and world sizes.
+        """Returns the replicas that do not count in ranks and world sizes.
 
-        A worker group that has lost all its members is still included, because the number of shards of a shared model
-        is fixed.
+        The replicas of a worker group that has lost all its members still count, because the number of shards of a
+        shared model is fixed.
         """
         run = self._run
         assert run is not None
@@ -413,7 +412,7 @@ class Primary:
     def growth(self) -> RunGrowth:
         """The object that adds replicas to the live run."""
         if self._growth is None:
-            # This module is imported here, because few runs grow and each import adds to the memory of every keeper.
+            # Imported only when needed: hosts are added to few runs, and each import uses memory in every keeper.
             from torchyard_agent.keeper.run_growth import RunGrowth
 
             place = self._ranks.place
@@ -433,7 +432,7 @@ class Primary:
         if self._start["sweep"] is None or not any(host == one.name for one in self._current_run().hosts):
             raise RpcError(f"{host} takes part in no sweep {self._ranks.place.run_id}", "params")
         if self._trials is None:
-            # This module is imported here, because only a sweep needs it.
+            # `trial_keepers` is imported here, because only a sweep needs it.
             from torchyard_agent.keeper.trial_keepers import TrialCalls
 
             self._trials = TrialCalls(
@@ -474,8 +473,8 @@ class Primary:
 
     def _order(self, host: str, message: FromPrimary) -> None:
         if host == self._host:
-            # This host's own order is executed later, because members must receive their orders before this host forks.
-            # The results are reported as events.
+            # This host executes its order after the current callback, so that the orders to members are sent before
+            # this host forks. Results are reported as events.
             self._loop.call_soon(self._ranks.obey, message)
         else:
             self._members.send(host, message)
@@ -499,7 +498,7 @@ class Primary:
             log.warning("rejected a keeper with the name %s", host)
             stream.abort()
             return
-        cut_off = bool(introduction.get("cut_off"))  # Older members do not send this field.
+        cut_off = bool(introduction.get("cut_off"))  # Members of older versions do not send `cut_off`.
         if cut_off and not self._run.host(host).lost:
             # The member has ended its ranks, but its lease has not expired here, because its heartbeats arrived in
             # time.
@@ -524,7 +523,10 @@ class Primary:
             self._feed(events.LinkBroken(host))
 
     def _prepare_for(self, host: str, epoch: str, place: Place) -> None:
-        """Lets the keeper of a host whose own job has started take the place of an earlier one, on whichever node."""
+        """Accepts the keeper of a restarted group job as the new keeper of `host`.
+
+        The new keeper replaces the previous keeper of the job, and may run on another node.
+        """
         if self._members.is_known(host, epoch):
             return
         if not self._current_run().host(host).lost:
@@ -598,7 +600,7 @@ class Primary:
     def _members_are_missing(self) -> bool:
         """Returns whether a member that is not lost has never connected.
 
-        It could no longer connect after this keeper exits.
+        Such a member could no longer connect after this keeper has exited.
         """
         assert self._run is not None
         others = [host for host in self._run.hosts if host.name != self._host]

@@ -45,7 +45,7 @@ class RunResources:
         """The name of the checkpoint from which the run resumes, or "" if there is none."""
         self._locks = locks
         self.gpus = gpus
-        """The UUIDs of the run's GPUs, which a scheduled run locks only at its start."""
+        """The UUIDs of the run's GPUs. A scheduled run locks them only when it starts."""
         self._holder = locks.holder
         self._others = others
         self._port_range = port_range
@@ -113,8 +113,8 @@ async def acquire(agent_dir: str, folder: str, prepare: Any) -> RunResources:
 def _acquire(agent_dir: str, folder: str, prepare: Prepare) -> RunResources:
     holder = {"run_id": prepare["run_id"], "name": prepare["name"], "host": prepare["host"]}
     with contextlib.ExitStack() as acquired:
-        # GPUs are locked first. If one is in use, nothing has been created yet. A scheduled run locks its GPUs when it
-        # starts.
+        # The GPUs are locked first: if one is in use, the call fails before it has created anything. A scheduled run
+        # locks its GPUs only when it starts.
         locks = gpu_lock.take(() if prepare.get("later") else prepare["gpus"], holder)
         acquired.callback(locks.release)
         address, interface = _data_network(prepare)
@@ -156,11 +156,11 @@ def _create_folder(agent_dir: str, folder: str, prepare: Prepare) -> str:
         os.makedirs(os.path.join(folder, name), 0o700, exist_ok=True)
     complete = os.path.join(folder, "work-complete")
     if continues and os.path.exists(complete):
-        with contextlib.suppress(FileNotFoundError):  # An earlier start of the job left this file.
+        with contextlib.suppress(FileNotFoundError):  # An earlier start of the job may have left a stop file.
             os.unlink(os.path.join(folder, "stop"))
     elif prepare["snapshot"] is not None:
         work = os.path.join(folder, "work")
-        if continues:  # An earlier start of the job may have ended during the copy.
+        if continues:  # An earlier start of the job may have ended while it copied the code.
             shutil.rmtree(work)
             os.makedirs(work, 0o700)
         try:
@@ -181,7 +181,10 @@ def _create_folder(agent_dir: str, folder: str, prepare: Prepare) -> str:
 
 
 def _resume(folder: str, resume_from: str | None) -> str:
-    """Links the newest checkpoint of an older run into the folder. Returns its name, or "" if there is none."""
+    """Links the newest checkpoint of the run `resume_from` into the run's folder.
+
+    Returns the checkpoint's name, or "" if there is none.
+    """
     if resume_from is None:
         return ""
     if os.path.basename(resume_from) != resume_from or resume_from in ("", ".", ".."):

@@ -55,10 +55,10 @@ class RunGrowth:
         self._feed = feed
         self._expect_host = expect_host
         self._unrecorded: dict[str, str] = {}
-        """The hosts, by replica, of added replicas that are not yet members and therefore not in the run's record."""
+        """The hosts of added replicas by replica name. An entry is removed when the replica becomes a member."""
 
     def invite(self, host: str) -> Invitation:
-        """Returns the data that a host needs to join the run. Raises RpcError if no worker can be added there."""
+        """Returns the data that `host` needs to join the run. Raises RpcError if no worker can be added on `host`."""
         self._require_growth(host)
         replicas = [{"name": one.name, "host": "" if one.withdrawn else one.host} for one in self._run().replicas]
         return Invitation(primary=self._primary, secret=self._secret.hex(), replicas=replicas)
@@ -69,7 +69,7 @@ class RunGrowth:
             raise RpcError(f"no worker can be added to run {self._run_id}: {why}", "cannot_grow")
 
     def check(self, request: Grow) -> str:
-        """Returns the host to which the replicas will be added. Raises RpcError if they cannot be added."""
+        """Returns the host on which the requested replicas will be added. Raises RpcError if they cannot be added."""
         run, replicas, member = self._run(), request["replicas"], request["member"]
         host = str(member["host"]) if member is not None else str(replicas[0]["host"]) if replicas else ""
         self._require_growth(host)
@@ -104,7 +104,7 @@ class RunGrowth:
         self._feed(ReplicasAdded(host, tuple(replicas), self._join_within_s))
 
     def withdraw(self, names: Sequence[str], why: str) -> None:
-        """Cancels the addition of those replicas that are not members yet."""
+        """Cancels the addition of the named replicas, except those that are already members."""
         self._feed(ReplicasWithdrawn(tuple(names), why))
 
     def on_membership(self, members: Sequence[str]) -> None:

@@ -24,7 +24,7 @@ Other metrics are included only if they are known.
 
 
 class RunStatus:
-    """The status of a run, which `status` and the event `run_ended` contain. Changes are written to the journal."""
+    """The status of a run. Changes are journaled, and the event `run_ended` contains the final status."""
 
     def __init__(self, run_id: str, to: Journal, clock: Callable[[], float] = time.monotonic):
         self.state = RunState.WAITING
@@ -35,7 +35,10 @@ class RunStatus:
         self.ended: dict[str, Any] | None = None
         """The fields of `run_ended`, once the run is over."""
         self.pause_reason = ""
-        """If set, the run does not end, but waits for its job to start again. A run that succeeds or fails ends."""
+        """The reason for a pause, or "" if the run is not being paused.
+
+        A stopped run that is being paused does not end, but waits for its job to start again.
+        """
         self._run_id = run_id
         self._journal = to
         self._clock = clock
@@ -108,7 +111,7 @@ class RunStatus:
         cause: str,
         joined: int = 0,
     ) -> None:
-        """Journals that a gang continues without lost replicas or with returned ones, and the highest reported step."""
+        """Journals a gang's new membership, with the highest step that its members have reported."""
         step = max((self.metrics.get(name, {}).get("step") or 0 for name in members), default=0)
         fields = {"gang": gang, "generation": generation, "number": number, "step": int(step), "cause": cause}
         self._journal.write("membership", **fields, members=list(members), lost=list(lost))
@@ -120,7 +123,7 @@ class RunStatus:
     def report(self, replica: str, metrics: dict[str, Any], *, first: bool) -> None:
         """Stores a replica's metrics.
 
-        Those of its first step are journaled, and others at most once in REPORT_EVERY_S.
+        The metrics of the first step are journaled immediately, later metrics at most once every REPORT_EVERY_S.
         """
         self.metrics[replica] = metrics = valid_metrics(metrics)
         if first and self.first_step_at is None:
@@ -156,7 +159,7 @@ class RunStatus:
         return fields
 
     def end_as(self, fields: dict[str, Any]) -> None:
-        """Journals the run's end. `fields` are the fields of `run_ended`."""
+        """Journals the run's end, given as the fields of `run_ended`. If the run is being paused, it waits instead."""
         state = RunState(fields["state"])
         self.ended = fields
         if self.pause_reason and state is RunState.STOPPED:
@@ -168,7 +171,7 @@ class RunStatus:
     def revive(self, reason: str) -> None:
         """Sets the state to `restarting` after this host has rejoined the run.
 
-        The run may have ended on this host in the meantime.
+        The end of the run, which this host may have recorded while it was cut off, is discarded.
         """
         self.ended = None
         self.run_state(RunState.RESTARTING, reason)

@@ -16,7 +16,7 @@ class Timeouts(NamedTuple):
     launch_lease_s: float = 30.0
     """How long GPUs and ports are reserved for a launch that is not renewed and has not reached `start` or `join`.
 
-    The desktop renews the launch every few seconds, however long the preparation of its slowest host takes.
+    The desktop renews the lease every few seconds while its slowest host is being prepared.
     """
     join_within_s: float = 30.0
     """The time within which the members must connect to the primary."""
@@ -35,12 +35,9 @@ class Timeouts(NamedTuple):
     gpus_within_s: float = 600.0
     """The time after a scheduled run's start within which its GPUs must become free."""
     booking_warn_s: float = 600.0
-    """How long in advance the user is warned that a booking forces the run to end.
-
-    This applies if the booking is known early enough.
-    """
+    """How long before the deadline of a booking the user is warned, if the deadline is known early enough."""
     booking_notice_s: float = 60.0
-    """The shortest time between that warning (`booking_warn_s`) and the order to end the run."""
+    """The shortest time from the warning that a booking forces the run to end until the run is ordered to end."""
 
     @classmethod
     def read(cls, environ: Mapping[str, str]) -> Timeouts:

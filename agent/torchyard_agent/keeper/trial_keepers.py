@@ -30,7 +30,7 @@ from torchyard_agent.protocol.jsonrpc import RpcError
 from torchyard_agent.unix_socket_rpc import Connection
 
 METHODS = ("start", "join", "stop", "abort", "renew")
-"""Methods of a trial's keeper to which calls are passed on unchanged."""
+"""The methods of a trial's keeper to which the coordinator's calls are forwarded unchanged."""
 START_S = 20.0
 """Timeout in seconds for the start of a keeper."""
 PREPARE_S = 120.0
@@ -56,10 +56,13 @@ class TrialKeepers:
         self._cleared: set[str] = set()
 
     async def call(self, method: str, params: dict[str, Any]) -> Any:
-        """Answers a call of the coordinator: `prepare`, `show`, or one of METHODS. Raises RpcError."""
+        """Executes a call from the sweep's coordinator: `prepare`, `show`, or one of METHODS.
+
+        Raises RpcError if the call fails.
+        """
         params = dict(params)
         run_id = params.pop("run_id")
-        # Only trials of this sweep can be called.
+        # A coordinator may call only trials of its own sweep.
         if not isinstance(run_id, str) or not re.fullmatch(re.escape(self._sweep) + r"\.[0-9][0-9-]*", run_id):
             raise RpcError(f"{run_id!r} is no trial of {self._sweep}", "params")
         if method == "prepare":
@@ -87,8 +90,8 @@ class TrialKeepers:
             with open(paths.archive_note(folder), "w") as copy:
                 copy.write(sha256)
         agent_dir = os.path.dirname(os.path.dirname(self._node_dir))
-        # The daemon recognizes the folder as that of a run only once the keeper answers. Otherwise, if a desktop listed
-        # the runs in the meantime, the daemon would conclude that the keeper had died.
+        # Until the keeper responds, its output goes to `keeper.starting`. If the file were named `keeper.log`, the
+        # daemon would list the folder as a run, and would conclude that the run's keeper had died.
         starting = os.path.join(folder, "keeper.starting")
         with open(starting, "ab") as output:
             process = subprocess.Popen(
@@ -231,7 +234,7 @@ class TrialCalls:
 
 
 async def answer_request(keepers: TrialKeepers, request: messages.TrialRequest) -> messages.TrialAnswer:
-    """Carries out a request on a member."""
+    """Executes a TrialRequest on a member, and returns the answer, which contains any error."""
     try:
         return messages.TrialAnswer(request.number, await keepers.call(request.method, request.params), None)
     except RpcError as error:
@@ -255,7 +258,7 @@ sys.dont_write_bytecode = True
 from torchyard_agent.keeper.main import main
 sys.exit(main(agent_dir, node, run_id))
 """
-"""The code of a keeper's process.
+"""The Python code that the process of a trial's keeper executes.
 
-It differs from that in `daemon.runs` in that the process is a child of the sweep's keeper.
+Unlike the code in `daemon.runs`, this code does not fork, so the process remains a child of the sweep's keeper.
 """

@@ -15,8 +15,8 @@ def attribution_entry(what: str, by: object, **more: Any) -> dict[str, Any]:
     `uid` is this process's own UID: daemons and keepers accept only connections of their own user (SO_PEERCRED).
 
     Args:
-        by: The user's name as sent by the desktop, such as `kim@laptop`. The entry contains its parts as `by` and
-            `from`.
+        by: The user's name as sent by the desktop, such as `kim@laptop`. In the entry, `by` is the user and `from` is
+            the desktop.
     """
     user, _, desktop = clean_name(by).rpartition("@")
     return {"by": user or desktop, "from": desktop if user else "", "what": what, "uid": os.getuid(), **more}

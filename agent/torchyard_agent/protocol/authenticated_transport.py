@@ -105,7 +105,7 @@ class ListenerHandshake:
         self._keys = keys
         self._nonce = b""
         self.key: bytes | None = None
-        """The key that the caller proved to have, or None before that or if it has none of the keys."""
+        """The key that the caller has proved to know, or None if the caller has not proved to know any of the keys."""
         self.to_send = MAGIC + os.urandom(NONCE_BYTES)
         self.expects = ANSWER_BYTES
 

@@ -22,9 +22,10 @@ MAX_TEXT = 500
 LONGEST_FRESH_S = 3600.0
 """Maximum of `Calendar.fresh_s`. A larger value is reduced to this maximum, and a value over 24 hours is an error."""
 AHEAD_S = 300.0
-"""Largest time in seconds by which a snapshot's date may be in the future. A later date means that a clock is wrong.
+"""Maximum number of seconds by which a snapshot's time may be ahead of this host's clock.
 
-Such a snapshot is rejected. Otherwise all other snapshots would be ignored as older until that date.
+A snapshot that is further ahead is rejected, because a clock must be wrong. If it were accepted, snapshots with correct
+times would count as older, and would be ignored until that time.
 """
 OFF, OBSERVE, WARN, STOP = "off", "observe", "warn", "stop"
 LEVELS = (OFF, OBSERVE, WARN, STOP)
@@ -54,7 +55,7 @@ class LoginEntry(NamedTuple):
 
 
 class Enforcement(NamedTuple):
-    """The rules by which an agent acts on processes on GPUs that are booked by other users."""
+    """The rules of enforcement: how an agent treats processes that use GPUs booked by other users."""
 
     level: str = OFF
     grace_s: float = 300.0
@@ -91,9 +92,10 @@ class Calendar(NamedTuple):
     def persons_of(self, host: str, user: str) -> tuple[str, ...]:
         """Returns the people who may use a login on a host.
 
-        If the table of logins does not contain `user` for any host, as a login or as a person, the login belongs to the
-        person of the same name, provided that the calendar contains this person. If the table contains `user`
-        elsewhere, the login could be that of another person.
+        The result contains the people to whom the table of logins assigns the login `user` on this host. If the table
+        does not contain `user` at all, neither as a login nor as a person, the result is the person named `user`,
+        provided that the calendar knows this person. Otherwise the result is empty, because the login may belong to
+        another person.
         """
         found = {
             person

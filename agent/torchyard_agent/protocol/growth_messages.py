@@ -14,7 +14,7 @@ class Invitation(TypedDict):
     secret: str
     """The run's secret (see `Prepare`). Only the user's own daemons and desktops receive it."""
     replicas: list[dict[str, str]]
-    """{`name`, `host`} of each replica of the run, including added ones. The host of a removed replica is empty."""
+    """{`name`, `host`} of each replica, including added ones. `host` is "" if the replica's addition was cancelled."""
 
 
 class Hold(TypedDict):

@@ -67,6 +67,7 @@ def apply(view: Event, event: Event) -> None:
     elif kind == "interrupted":
         view["memberships"] = []
         view["interruptions"].append({name: event[name] for name in ("time", "job", "restart", "cause")})
+        _apply_last_metrics(view, event)
     elif kind == "asked":
         kept = ("time", "by", "from", "what", "uid", "force", "host", "replicas")
         view["asked"].append({name: event[name] for name in kept if name in event})
@@ -82,11 +83,19 @@ def apply(view: Event, event: Event) -> None:
     elif kind == "run_ended":
         view["state"], view["reason"] = event["state"], event["reason"]
         view["timings"] = event.get("timings", {})
-        view["metrics"].update(
-            {name: metrics_report.valid_metrics(metrics) for name, metrics in event.get("metrics", {}).items()}
-        )
+        _apply_last_metrics(view, event)
         for ended in event.get("replicas", []):
             view["replicas"].setdefault(ended["name"], {"name": ended["name"]}).update(ended)
+
+
+def _apply_last_metrics(view: Event, event: Event) -> None:
+    """Applies the last metrics before the run's end or interruption.
+
+    These metrics may be newer than the last `report` event, because reports are journaled only at intervals.
+    """
+    view["metrics"].update(
+        {name: metrics_report.valid_metrics(metrics) for name, metrics in event.get("metrics", {}).items()}
+    )
 
 
 def is_ended_after(event: Event, before: bool) -> bool:

@@ -1,12 +1,15 @@
 """The times at which the bytes of a log were written.
 
-They are derived from entries, each of which records the log's size at one time.
+These times are derived from the entries of a log index, each of which records the log's size at one time.
 """
 
 from __future__ import annotations
 
 Entry = tuple[int, float]
-"""(size in bytes, seconds since 1970). The bytes between the previous entry's size and this size have this time."""
+"""An entry of a log index: the log's size in bytes, and a time in seconds since 1970.
+
+The time applies to all bytes between the size in the previous entry and the size in this entry.
+"""
 FINEST_S = 0.1
 """Interval in seconds at which the keeper checks the sizes of logs."""
 
@@ -15,7 +18,7 @@ def thin(entries: list[Entry], most: int) -> list[Entry]:
     """Reduces the number of entries to at most `most`.
 
     The newest `most // 2` entries are kept. Of the older entries, the last one in each time span is kept. The bytes of
-    a removed entry get the time of the next entry that is kept, which is at most one span later.
+    a removed entry are assigned the time of the next entry that is kept, which is at most one span later.
     """
     newest = most // 2
     recent, older = entries[-newest:], entries[:-newest]

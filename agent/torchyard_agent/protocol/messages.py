@@ -92,7 +92,7 @@ class Policy(TypedDict):
     max_restarts: int
     """Maximum number of restarts of a gang."""
     min_replicas: dict[str, int]
-    """The smallest number of replicas of each pool with which the run continues after the loss of a host."""
+    """By pool, the minimum number of replicas with which the run continues after the loss of a host."""
     on_worker_loss: str
     """`restart`, or `continue` if a gang of trainers continues without lost replicas. May be missing."""
 
@@ -122,7 +122,7 @@ class Prepare(TypedDict):
     The host then uses its own address on the route to the primary.
     """
     resume_from: str | None
-    """An ended run from whose newest checkpoint on this host the new run resumes, or None."""
+    """The ID of an ended run, or None. The new run resumes from this run's newest checkpoint on this host."""
     later: bool
     """Whether the run is scheduled for later. Its GPUs are then locked only when it starts."""
     record: dict[str, Any]
@@ -187,18 +187,21 @@ class Start(TypedDict):
     sweep: Any
     """The sweep that this run coordinates (`sweep_messages.Sweep`), or None."""
     own_jobs: OwnJobs
-    """The replicas whose hosts belong to jobs of their own. Older desktops do not send this field."""
+    """The replicas whose hosts belong to group jobs. Older desktops do not send this field."""
 
 
 class OwnJobs(TypedDict):
-    """The replicas of a run whose hosts are known only when their jobs start, with placeholders (`slurm.run_plan`)."""
+    """The replicas of a run whose hosts belong to group jobs.
+
+    These hosts are known only when the jobs start, so the plans contain placeholders (`slurm.run_plan`).
+    """
 
     replicas: list[ReplicaPlan]
     masters: dict[str, Master]
 
 
 class Place(TypedDict):
-    """The host of a job of its own, as its keeper describes it to the primary. The fields are those of `Prepared`."""
+    """The resources of a group job's host, as its keeper reports them to the primary. See `Prepared` for the fields."""
 
     address: str
     interface: str
@@ -214,7 +217,7 @@ class Join(TypedDict):
 
 
 class JoinFromOwnJob(Join):
-    """The parameters of `run.join` for the keeper of a host in a job of its own."""
+    """The parameters of `run.join` for the keeper of a group job's host."""
 
     own_job: bool
     """Always true."""

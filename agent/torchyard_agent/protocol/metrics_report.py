@@ -37,7 +37,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}", re.ASCII)
 
 
 def is_name(name: object) -> bool:
-    """Returns whether a script may report a number under this name, an ASCII identifier of at most 64 characters."""
+    """Returns whether `name` is valid for a metric: an ASCII identifier of at most 64 characters."""
     return isinstance(name, str) and _NAME.fullmatch(name) is not None
 
 
@@ -67,7 +67,7 @@ def not_finite(metrics: Mapping[str, Any]) -> list[str]:
 
 
 def metrics_of_event(event: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the METRICS in a `report` event of a journal, without unknown ones.
+    """Returns the metrics in a `report` event of a journal, except custom metrics and those with unknown values.
 
     None means that a value is not finite.
     """

@@ -101,5 +101,5 @@ def keeper_note(run_dir: str) -> str:
 
 
 def gpu_socket(uuid: str) -> str:
-    """Returns the abstract address whose binding locks a GPU, for all users of the host."""
+    """Returns the abstract address of a GPU's lock. Binding this address locks the GPU for all users of the host."""
     return f"\0torchyard/gpu/{uuid}"

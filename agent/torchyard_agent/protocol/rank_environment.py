@@ -4,7 +4,7 @@ This module does no I/O. Ranks, world sizes and addresses depend on which replic
 continue without a lost host. The primary computes them from the plan before each generation, and `torchyard plan`
 computes them for display. With `launcher: torch`, trainers get torchrun's variables (torch 2.13:
 `LocalElasticAgent._start_workers`). A node is the set of replicas that one torchrun would start. A replica with GPUs is
-a node by itself: it sees no other GPUs, so `cuda:LOCAL_RANK` is one of its own. All replicas of a gang without GPUs on
+a node by itself: it sees only its own GPUs, so `cuda:LOCAL_RANK` is one of them. All replicas of a gang without GPUs on
 one host form one node. Other roles do not get torchrun's variables, because with RANK and MASTER_ADDR a server or
 evaluator would try to join the trainers. CLUSTER_SPEC has the format of Vertex AI
 (https://cloud.google.com/vertex-ai/docs/training/distributed-training), and TF_CONFIG has TensorFlow's format.
@@ -84,9 +84,10 @@ def is_read_at_start(name: str) -> bool:
 
 
 class RankEnvironment:
-    """The ranks and environment variables of a run in which `replicas`, in plan order, take part.
+    """The ranks and environment variables of the replicas that take part in a run.
 
     Args:
+        replicas: The replicas that take part, in plan order.
         store: The `address:port` of the join store, which the primary serves. Not used if the run has no store.
     """
 
@@ -218,7 +219,7 @@ class RankEnvironment:
             "TORCHELASTIC_RUN_ID": self._cluster["run_id"],
             "TORCHELASTIC_RESTART_COUNT": str(generation),
             "TORCHELASTIC_MAX_RESTARTS": str(self._cluster["max_restarts"]),
-            # Rank 0 serves the store, because there is no torchrun agent.
+            # Rank 0 serves the torch.distributed store, because there is no torchrun agent.
             "TORCHELASTIC_USE_AGENT_STORE": "False",
             # These variables count processes within one replica. LOCAL_RANK counts them within a node, which may have
             # several replicas.
@@ -271,13 +272,13 @@ class RankEnvironment:
     def _is_chief(self, replica: ReplicaPlan) -> bool:
         """Returns whether the replica has rank 0 of all trainers.
 
-        It is the chief, or the first worker if there is no chief.
+        The replica with rank 0 is the chief, or the first worker if there is no chief.
         """
         seat = self._seats.get(replica["name"])
         return seat is not None and seat.first_rank == 0
 
     def _worker_pool(self, replica: ReplicaPlan) -> str:
-        """Returns the number of a replica's worker pool: 0 for the chief, 1 for workers, 3 for evaluators, else 2."""
+        """Returns the name of a replica's pool in CLUSTER_SPEC, such as "workerpool0" for the chief."""
         if self._is_chief(replica):
             return "workerpool0"
         return {"worker": "workerpool1", "evaluator": "workerpool3"}.get(replica["role"], "workerpool2")
@@ -321,7 +322,7 @@ def has_store(cluster: Cluster) -> bool:
 
 
 def group_of(gang: str) -> int:
-    """Returns the worker group of a gang of trainers. It is 0 if the strategy is synchronous."""
+    """Returns the number of the worker group of a gang of trainers. It is 0 if the strategy is synchronous."""
     kind, _, number = gang.rpartition("-")
     return int(number) if kind == "group" and number.isdecimal() else 0
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from enum import Enum
 
 KEEPER_DIED = "its keeper died"
-"""Why a run is over although its end is not recorded, if nothing more is known."""
+"""The reason shown for a run without a keeper whose end is not recorded, if no other reason is known."""
 
 
 class RunState(str, Enum):

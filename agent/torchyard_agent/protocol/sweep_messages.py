@@ -23,7 +23,7 @@ class Objective(TypedDict):
 
 
 class Search(TypedDict):
-    """A search (`torchyard_core.sweeps.model.Search`). Settings that have their default are null."""
+    """A search (`torchyard_core.sweeps.model.Search`). Settings with default values are null."""
 
     parameters: dict[str, ParameterRange]
     objective: Objective
@@ -65,4 +65,4 @@ class Sweep(TypedDict):
     carry: bool
     host_wait_s: float
     study: str
-    """The study of the ended sweep that this sweep continues, or "": a zlib-compressed SQLite file in base64."""
+    """The study of the ended sweep that this sweep continues, as zlib-compressed SQLite in base64, or "" if none."""

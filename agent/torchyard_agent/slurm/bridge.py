@@ -1,8 +1,7 @@
-"""The connection of a session on the login node to the primary's keeper, as a step of the run's job.
+"""Connects a session on the login node to the primary of a run. The program runs as a step of the run's job.
 
-`srun --overlap` starts this program on the primary's node; it relays bytes between its own standard streams and the
-keeper's socket. The program exits if it receives nothing from the session for LEAVE_AFTER_S, because an open session
-sends heartbeats.
+`srun --overlap` starts the program on the primary's node. The program relays bytes between its standard streams and the
+primary's socket. An open session sends heartbeats. The program exits if it receives nothing for LEAVE_AFTER_S.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ HEARTBEAT = b'{"jsonrpc":"2.0","method":"heartbeat"}\n'
 
 
 def main(run_dir: str) -> int:
-    """Relays bytes until either end closes. Returns 1 if the run has no keeper on this node."""
+    """Relays bytes until either side closes. Returns 1 if no keeper of the run can be reached on this node."""
     address = control_socket.read(run_dir)
     if address is None:
         print("the run has no keeper here", file=sys.stderr)

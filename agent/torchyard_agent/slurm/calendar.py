@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import getpass
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ from torchyard_agent.slurm.job_queue import JobQueue
 
 
 async def read(queue: JobQueue, partition: str | None = None) -> dict[str, Any]:
-    """Returns the nodes of `partition` (by default, of the default partition), the reservations, and the jobs.
+    """Returns the nodes of `partition` (by default, of the default partition), the reservations, the jobs and the user.
 
     Times are in seconds since 1970; the end of a job without a time limit is None.
     """
@@ -24,6 +25,7 @@ async def read(queue: JobQueue, partition: str | None = None) -> dict[str, Any]:
     found = [commands.pairs(line) for line in partitions.splitlines() if line.strip()]
     return {
         "as_of": queue.everyone_as_of,
+        "user": getpass.getuser(),
         "nodes": _nodes(nodes, description.chosen_partition(found, partition)),
         "reservations": parse_reservations(reservations),
         "jobs": parse_jobs(jobs),
@@ -39,7 +41,10 @@ def _nodes(text: str, partition: str | None) -> list[dict[str, Any]]:
 
 
 def parse_reservations(text: str) -> list[dict[str, Any]]:
-    """Parses the output of `scontrol -o show reservation`. A cluster without reservations prints a sentence."""
+    """Parses the output of `scontrol -o show reservation`.
+
+    Other lines are ignored, such as the sentence that a cluster without reservations prints.
+    """
     found = []
     for line in text.splitlines():
         reservation = commands.pairs(line)

@@ -10,8 +10,10 @@ import shutil
 import socket
 import tempfile
 import time
+from functools import partial
 from typing import Any, Callable
 
+from torchyard_agent.background_threads import in_a_thread
 from torchyard_agent.daemon.runs import Runs
 from torchyard_agent.daemon.subscriptions import Telemetry
 from torchyard_agent.journal import JournalReader
@@ -19,7 +21,16 @@ from torchyard_agent.protocol import journal_replay, jsonrpc, paths
 from torchyard_agent.protocol.attribution import attribution_entry, clean_name
 from torchyard_agent.protocol.jsonrpc import RpcError
 from torchyard_agent.protocol.run_states import RunState
-from torchyard_agent.slurm import bridge, bridge_attempts, commands, interruption, job_folder, job_queue
+from torchyard_agent.slurm import (
+    bridge,
+    bridge_attempts,
+    commands,
+    interruption,
+    job_folder,
+    job_queue,
+    sweep_folder,
+    sweep_jobs,
+)
 from torchyard_agent.slurm.bridge_attempts import FailedAttempts
 from torchyard_agent.slurm.job_queue import JobQueue
 from torchyard_agent.unix_socket_rpc import Connection
@@ -33,7 +44,7 @@ log = logging.getLogger(__name__)
 
 
 class ClusterRuns(Runs):
-    """Runs whose keepers are tasks of jobs. Only the primary can be reached, through a step of the run's job."""
+    """Runs whose keepers are tasks of Slurm jobs. Only the primary can be reached, by a bridge to its node."""
 
     poll_s = 1.0
 
@@ -49,10 +60,10 @@ class ClusterRuns(Runs):
         self._over: set[str] = set()
         """Runs that have ended, whose journals need not be read again."""
         self._views: dict[str, tuple[JournalReader, dict[str, Any]]] = {}
-        """The primary's journal for each run that has not ended, with the run's state so far."""
+        """By ID of a run that has not ended: a reader of the primary's journal, and the state after the last read."""
 
     def folder(self, run_id: str) -> str:
-        """Returns the run's folder of this slot, which does not exist before the job has started for the first time.
+        """Returns the path of the run's folder on this slot. The folder does not exist before the job's first start.
 
         Raises RpcError if the cluster does not know the run, or if the run has no such slot.
         """
@@ -71,8 +82,8 @@ class ClusterRuns(Runs):
         known = self._keepers.get(run_id)
         if known is not None and not known.closed:
             return known
-        if not self.is_primary:
-            return None
+        if not self.is_primary or (sweep_folder.sweep_of(run_id) and run_id not in self._listeners):
+            return None  # A sweep may have many trials, so a trial is connected only while a desktop follows it.
         async with self._connecting.setdefault(run_id, asyncio.Lock()):
             known = self._keepers.get(run_id)
             if known is not None and not known.closed:
@@ -80,7 +91,10 @@ class ClusterRuns(Runs):
             return await self._connect(run_id)
 
     async def _connect(self, run_id: str) -> Connection | None:
-        """Starts a bridge to the keeper, unless the run is not running or the last attempt failed just now."""
+        """Opens a bridge to the run's keeper, and returns the connection.
+
+        Returns None if the run is not running, if a bridge failed to open only recently, or if no bridge can be opened.
+        """
         run_dir = paths.run_dir(self._agent_dir, self._node, run_id)
         if run_id in self._gone or not os.path.lexists(paths.keeper_note(run_dir)) or self._has_run_ended(run_id):
             return None
@@ -92,7 +106,8 @@ class ClusterRuns(Runs):
         failed = FailedAttempts.read(folder, start)
         if failed is not None and not failed.is_due(time.time()):
             return None
-        step = bridge_attempts.step_command(self._archive, run_dir, str(started["job_id"]), node)
+        job_id = str(started.get("step_of", started["job_id"]))
+        step = bridge_attempts.step_command(self._archive, run_dir, job_id, node)
         connection, step_problem = await self._open(run_id, step)
         if connection is not None:
             with contextlib.suppress(FileNotFoundError):
@@ -111,7 +126,7 @@ class ClusterRuns(Runs):
         return connection
 
     def _is_over(self, run_id: str, started: dict[str, Any]) -> bool:
-        """Returns whether Slurm has interrupted this start of the job of a run that has not ended."""
+        """Returns whether Slurm has interrupted the start of the run's job that `started` describes."""
         start = str(started["job_id"]), started.get("restart", 0)
         return any((one["job"], one["restart"]) == start for one in self._view(run_id)["interruptions"])
 
@@ -137,7 +152,7 @@ class ClusterRuns(Runs):
                 await connection.call("status", {}, timeout=FIRST_ANSWER_S)
             except RpcError as error:
                 connection.close()
-                with contextlib.suppress(asyncio.TimeoutError):  # The program may print its error after its output.
+                with contextlib.suppress(asyncio.TimeoutError):  # The program may print its error only when it exits.
                     await asyncio.wait_for(process.wait(), EXIT_WITHIN_S)
                 errors.seek(0)
                 printed = errors.read(65536).decode(errors="replace")
@@ -152,7 +167,7 @@ class ClusterRuns(Runs):
         return connection, ""
 
     def telemetry_problem(self, run_id: str) -> str:
-        """Returns why live telemetry of a run is missing, as a clause; "" if it is not."""
+        """Returns why live telemetry of a run is missing, as a clause, or "" if it is not missing."""
         folder = job_folder.path(paths.run_dir(self._agent_dir, self._node, run_id))
         started = job_folder.read(folder, "started.json")
         if not started or run_id in self._keepers or self._has_run_ended(run_id) or self._is_over(run_id, started):
@@ -163,29 +178,41 @@ class ClusterRuns(Runs):
     async def show(self, run_id: str) -> dict[str, Any]:
         shown = await super().show(run_id)
         if not shown["alive"] and not shown["ended"] and self._has_run_ended(run_id):
-            shown = await super().show(run_id)  # The end was journaled after the journal was read.
+            shown = await super().show(run_id)  # The end was journaled after the first call had read the journal.
         problem = self.telemetry_problem(run_id) if shown["alive"] else ""
-        return {**shown, "telemetry_problem": problem, "jobs": self._jobs(run_id, is_alive=shown["alive"])}
+        waits = shown["state"] == RunState.WAITING.value
+        jobs = self._jobs(run_id, is_alive=shown["alive"], waits=waits)
+        # A waiting run has no nodes, and may start on other nodes than the last time.
+        folder = job_folder.path(job_folder.run_dir(self._agent_dir, self._cluster, run_id))
+        nodes = {} if waits else job_folder.nodes(folder)
+        return {**shown, "telemetry_problem": problem, "jobs": jobs, "nodes": nodes}
 
-    def _jobs(self, run_id: str, *, is_alive: bool) -> list[dict[str, str]]:
+    def _jobs(self, run_id: str, *, is_alive: bool, waits: bool) -> list[dict[str, str]]:
         """Returns the newest jobs of a run: `job_id`, `group`, `state` and `problem`, the one with the primary first.
 
-        `group` is "" for the first one, `state` that of the last answer of `squeue`, or "".
+        `group` is "" for the job with the primary. `state` is taken from the latest output of `squeue`. It is "" if it
+        is unknown, or if the run waits and the output is older than the requeue of the run's job.
         """
         folder = job_folder.path(paths.run_dir(self._agent_dir, self._node, run_id))
         first = job_folder.job_id(folder)
         if not self.is_primary or not first:
             return []
+        if sweep_folder.is_sweep(os.path.dirname(folder)):
+            known = self._queue.job(run_id) if is_alive else None
+            state = "" if known is None else known.state
+            jobs = sweep_jobs.ids(folder)
+            return [{"job_id": job_id, "group": "", "state": state, "problem": ""} for job_id in jobs]
         found = []
         for group, job_id in {"": first, **job_folder.group_jobs(folder)}.items():
             job = self._queue.job(f"{run_id}-{group}" if group else run_id) if is_alive else None
             problem = (job_folder.read(folder, f"{group}.json") or {}).get("problem", "") if group else ""
-            state = "" if job is None else job.state
+            is_outdated = job is not None and waits and not group and not job.is_pending
+            state = "" if job is None or is_outdated else job.state
             found.append({"job_id": job_id, "group": group, "state": state, "problem": str(problem)})
         return found
 
     async def _adopt(self, run_id: str, ours: socket.socket, process: asyncio.subprocess.Process) -> Connection:
-        """Returns the connection over a bridge, which sends heartbeats and ends the bridge when it is closed."""
+        """Returns a connection over the bridge `process`. It sends heartbeats, and closing it terminates the bridge."""
         loop = asyncio.get_running_loop()
         ours.setblocking(False)
         reader = asyncio.StreamReader(limit=jsonrpc.MAX_LINE)
@@ -228,11 +255,16 @@ class ClusterRuns(Runs):
             return True
         if self._has_run_ended(run_id):
             return False
+        if sweep_folder.is_sweep(os.path.dirname(folder)):
+            return await self._has_sweep_jobs(run_id)
         job_id = job_folder.job_id(folder)
-        last = await job_queue.show(job_id)
-        if last is not None and (last.is_pending or last.state in ("RUNNING", "COMPLETING", "SUSPENDED")):
+        state = await job_queue.ended_state(job_id)
+        if state is None:
             return True
-        state = last.state if last is not None else await job_queue.accounted_state(job_id)
+        if sweep_folder.sweep_of(run_id):
+            sweep_jobs.end_lost_trial(self.folder(run_id), run_id, state)
+            await self._update_trial(run_id)
+            return False
         if state == "CANCELLED":
             self._end(run_id, f"its job {job_id} was cancelled in Slurm")
             return False
@@ -241,8 +273,36 @@ class ClusterRuns(Runs):
             self._queue.ends[run_id] = f"Slurm ended its job {job_id}: {state}"
         return False
 
+    async def _has_sweep_jobs(self, run_id: str) -> bool:
+        """Returns whether a sweep may still have jobs. If it certainly has none, ends the sweep."""
+        run_dir = self.folder(run_id)
+        try:
+            if await sweep_jobs.live(run_dir):
+                return True
+        except RpcError as error:
+            log.warning("the jobs of %s: %s", run_id, error.message)
+            return True
+        with contextlib.suppress(RpcError):  # An error is unlikely, because Slurm has just answered.
+            await sweep_jobs.end_lost_trials(run_dir)
+        await in_a_thread(self._locked, run_dir, partial(sweep_folder.end_without_jobs, run_dir, run_id))
+        self._wake(run_id)
+        return False
+
+    async def _update_trial(self, run_id: str) -> None:
+        """Updates the table of the sweep to which the run belongs. Does nothing if the run is not a trial."""
+        sweep = sweep_folder.sweep_of(run_id)
+        if sweep:
+            run_dir = sweep_folder.sibling(self.folder(run_id), sweep)
+            await in_a_thread(self._locked, run_dir, partial(sweep_folder.update_table, run_dir))
+            self._wake(run_id)
+            self._wake(sweep)
+
+    def _locked(self, run_dir: str, action: Callable[[], None]) -> None:
+        with sweep_folder.lock(run_dir):
+            action()
+
     def _end(self, run_id: str, reason: str, asked: dict[str, Any] | None = None) -> None:
-        """Journals that a run without a keeper is stopped, unless its end is known, and removes its secrets."""
+        """Journals that a run without a keeper was stopped, unless it had already ended, and removes its secrets."""
         run_dir = job_folder.run_dir(self._agent_dir, self._cluster, run_id)
         job_folder.journal_end(run_dir, run_id, RunState.STOPPED, reason, asked)
         with contextlib.suppress(FileNotFoundError):
@@ -252,7 +312,8 @@ class ClusterRuns(Runs):
     def logs_end(self, run_id: str) -> Callable[[], bool]:
         """Returns a function that tells whether the run has ended on all slots, or has lost its job.
 
-        While a job waits in the queue, no slot has a keeper, but the logs grow further once the job starts.
+        A slot without a keeper does not mean that its logs are complete: while a job waits in the queue, no slot has a
+        keeper, but the logs grow again once the job starts.
         """
         return lambda: run_id in self._gone or self._has_run_ended(run_id)
 
@@ -301,6 +362,8 @@ class ClusterRuns(Runs):
         self.folder(run_id)
         if method == "abort":
             return await self._abort(run_id)
+        if method == "stop" and sweep_folder.is_sweep(self.folder(run_id)):
+            return await self._stop_sweep(run_id, params)
         if await self.keeper(run_id) is not None:
             return await super().forward(method, params)
         if method != "stop":
@@ -308,45 +371,84 @@ class ClusterRuns(Runs):
         return await self._stop_without_keeper(run_id, params)
 
     async def _abort(self, run_id: str) -> Any:
-        """Cancels the job of a launch, and removes its folder. Raises RpcError if the run has begun or ended."""
+        """Cancels the jobs of a run that has not begun, and removes the run's folder. Otherwise raises RpcError."""
         run_dir = self.folder(run_id)
         if self._has_run_ended(run_id):
             raise RpcError(f"the run {run_id} is over on {self._cluster}", "run_over")
-        if job_folder.read(job_folder.path(run_dir), "started.json"):
+        folder = job_folder.path(run_dir)
+        is_sweep = sweep_folder.is_sweep(run_dir)
+        if job_folder.read(folder, "started.json") or (is_sweep and not self._waits(run_id)):
             raise RpcError(f"the run {run_id} has begun", "begun", "Stop it instead.")
-        job_ids = job_folder.job_ids(job_folder.path(run_dir))
+        job_ids = sweep_jobs.ids(folder) if is_sweep else job_folder.job_ids(folder)
         if job_ids:
             await commands.output(["scancel", *job_ids])
         shutil.rmtree(run_dir, ignore_errors=True)
         return {}
 
     async def _stop_without_keeper(self, run_id: str, params: dict[str, Any]) -> Any:
-        """Cancels a waiting job, or signals the batch program of a job whose keeper cannot be reached."""
+        """Stops a run whose keeper cannot be reached.
+
+        Signals the batch program of the run's job, or cancels the run's jobs if the job waits or `force` is given.
+        """
         run_dir = self.folder(run_id)
         folder = job_folder.path(run_dir)
         job_id = job_folder.job_id(folder)
         if not await self.is_open(run_id) or not job_id:
             raise RpcError(f"the run {run_id} is over on {self._cluster}", "run_over")
         job = await job_queue.show(job_id)
-        force, by = bool(params.get("force")), clean_name(params.get("by"))
-        reason = str(params.get("reason") or (f"stopped by {by}" if by else "stopped on request"))
-        if job is not None and not job.is_pending and not force:
+        force, by, reason = _stop_request(params)
+        # While a requeued job is leaving its nodes, its batch program no longer acts on signals.
+        waits = job is not None and (job.is_pending or (job.state == "COMPLETING" and self._waits(run_id)))
+        if job is not None and not waits and not force:
             job_folder.write(folder, "stop.json", {"reason": reason})
-            await commands.output(["scancel", "-b", "-s", "USR2", job_id])
+            await job_queue.cancel("-b", "-s", "USR2", job_id)
             return {}
         await commands.output(["scancel", *job_folder.job_ids(folder)])
         self._end(run_id, reason, attribution_entry("stop", by, force=force))
+        await self._update_trial(run_id)
+        if sweep := sweep_folder.sweep_of(run_id):
+            await self._has_sweep_jobs(sweep)  # Ends the sweep if this was its last trial.
+        return {}
+
+    async def _stop_sweep(self, run_id: str, params: dict[str, Any]) -> Any:
+        """Cancels the waiting jobs of a sweep, and stops its running trials. The last trial to end ends the sweep."""
+        run_dir = self.folder(run_id)
+        if self._has_run_ended(run_id):
+            raise RpcError(f"the run {run_id} is over on {self._cluster}", "run_over")
+        force, by, reason = _stop_request(params)
+        asked = attribution_entry("stop", by, force=force)
+        sweep_folder.note_stop(run_dir, reason)
+        await in_a_thread(self._locked, run_dir, partial(sweep_folder.journal_stop, run_dir, run_id, reason, asked))
+        await sweep_jobs.end_jobs(run_dir, force=force)
+        active = [job.job_id for job in await sweep_jobs.live(run_dir) if job.is_active]
+        if active:
+            ending = partial(sweep_folder.end_waiting_trials, run_dir, run_id, active, reason)
+        else:
+            ending = partial(sweep_folder.end_without_jobs, run_dir, run_id)
+        await in_a_thread(self._locked, run_dir, ending)
+        self._wake(run_id)
         return {}
 
     async def watch_queue(self) -> None:
-        """Journals the reasons why jobs are waiting, whenever `squeue` has given a new answer."""
+        """Journals why jobs are waiting, after each new query of the queue.
+
+        Other tasks of the session, such as those that follow a run, may have made the query.
+        """
+        as_of = 0.0
         while True:
             done = self._gone | self._over
             live = [run_id for run_id in self.ids() if run_id not in done and self._is_live(run_id)]
-            if live and await self._queue.refresh():
+            if live:
+                await self._queue.refresh()
+            if live and self._queue.as_of > as_of:
+                as_of = self._queue.as_of
                 for run_id in live:
                     await self._start_groups_now(run_id)
                     job = self._queue.job(run_id)
+                    if job is None and sweep_folder.sweep_of(run_id):
+                        await self.is_open(run_id)  # Ends a trial whose job was killed.
+                    if job is not None and sweep_folder.is_sweep(self.folder(run_id)):
+                        self._note_reason_of_sweep(run_id, job)
                     if job is None or not job.is_pending:
                         continue
                     if not self._waits(run_id):
@@ -357,15 +459,19 @@ class ClusterRuns(Runs):
             await asyncio.sleep(WATCH_S)
 
     async def _note_interruption(self, run_id: str, job_id: str) -> None:
-        """Journals why a job is in the queue again whose batch program was killed before it could journal the cause."""
+        """Journals why Slurm requeued a job, if the job's batch program was killed before it could do so."""
         folder = job_folder.path(self.folder(run_id))
         started = job_folder.read(folder, "started.json")
         if not started:
             return
         cause = await interruption.of_killed(job_id, folder, started)
         job = await job_queue.show(job_id)
-        if job is not None and job.is_pending and job.restarts:  # The answer of `squeue` may be old.
-            job_folder.journal_interruption(self.folder(run_id), run_id, job_id, job.restarts - 1, cause)
+        if job is not None and job.is_pending and job.restarts:  # The output of `squeue` may be outdated.
+            run_dir = self.folder(run_id)
+            is_new = job_folder.journal_interruption(run_dir, run_id, job_id, job.restarts - 1, cause)
+            if is_new and sweep_folder.sweep_of(run_id):
+                sweep_folder.log_interruption(run_dir, run_id, cause)
+            await self._update_trial(run_id)
             self._wake(run_id)
 
     async def _start_groups_now(self, run_id: str) -> None:
@@ -379,10 +485,21 @@ class ClusterRuns(Runs):
                     await commands.output(["scontrol", "update", f"jobid={job.job_id}", "StartTime=now"])
 
     async def _start_now(self, run_id: str, job: job_queue.Job) -> None:
-        """Makes a requeued job start immediately. It would otherwise wait two minutes until its credential expires."""
-        if job_folder.read(job_folder.path(self.folder(run_id)), "started.json"):
+        """Makes a requeued job start immediately.
+
+        By default, Slurm delays the start by two minutes, until the credential of the job's last start has expired.
+        After the loss of a node, the delay is kept, because Slurm might start the job on the same node again. If that
+        node still had a record of the job's last start, Slurm would hold the job and drain the node.
+        """
+        has_started = job_folder.read(job_folder.path(self.folder(run_id)), "started.json")
+        if has_started and not self._has_lost_a_node(run_id):
             with contextlib.suppress(RpcError):
                 await commands.output(["scontrol", "update", f"jobid={job.job_id}", "StartTime=now"])
+
+    def _has_lost_a_node(self, run_id: str) -> bool:
+        """Returns whether the run's last interruption was the loss of a node."""
+        interruptions = self._view(run_id)["interruptions"]
+        return bool(interruptions) and interruptions[-1]["cause"] == "NODE_FAIL"
 
     def _is_live(self, run_id: str) -> bool:
         """Returns whether the run has a job, and has not ended."""
@@ -393,12 +510,26 @@ class ClusterRuns(Runs):
         return self._is_live(run_id) and self._view(run_id)["state"] == RunState.WAITING.value
 
     def note_reason(self, run_id: str, job: job_queue.Job | None) -> None:
-        """Journals the reason why the job waits, after the cause of its last interruption if there was one."""
+        """Journals the reason why the run's job waits, preceded by the cause of the run's last interruption, if any."""
         if job is not None and job.is_pending and self._waits(run_id):
             interruptions = self._view(run_id)["interruptions"]
             cause = f"{interruptions[-1]['cause']}; " if interruptions else ""
             job_folder.journal_state(self.folder(run_id), RunState.WAITING, cause + job.sentence)
             self._wake(run_id)
+
+    def _note_reason_of_sweep(self, run_id: str, job: job_queue.Job) -> None:
+        """For a sweep that has begun, journals why none of its jobs is running, or that one is running again."""
+        view = self._view(run_id)
+        reason = job.sentence if job.is_pending else ""
+        if view["state"] == RunState.RUNNING.value and view["reason"] != reason:
+            job_folder.journal_state(self.folder(run_id), RunState.RUNNING, reason)
+            self._wake(run_id)
+
+
+def _stop_request(params: dict[str, Any]) -> tuple[bool, str, str]:
+    """Returns whether a stop is forced, the name of the user who requests it (or ""), and the reason."""
+    force, by = bool(params.get("force")), clean_name(params.get("by"))
+    return force, by, str(params.get("reason") or (f"stopped by {by}" if by else "stopped on request"))
 
 
 class ClusterTelemetry(Telemetry):

@@ -19,14 +19,14 @@ _PAIR = re.compile(r"(?:^|\s)([A-Za-z][\w:/]*)=")
 def environment(environ: Mapping[str, str]) -> dict[str, str]:
     """Returns the environment for Slurm's commands: without the settings of an enclosing job, except for SLURM_CONF.
 
-    Times are printed in seconds since 1970, and messages in English.
+    In this environment, the commands print times in seconds since 1970, and messages in English.
     """
     kept = {name: value for name, value in environ.items() if not name.startswith(_INHERITED) or name == "SLURM_CONF"}
     return {**kept, "SLURM_TIME_FORMAT": "%s", "LC_ALL": "C"}
 
 
 async def output(argv: Sequence[str], timeout_s: float = TIMEOUT_S) -> str:
-    """Returns the output of a command. Raises RpcError with the command's last message if it fails."""
+    """Returns the stdout of a command. If the command fails, raises RpcError with its last line of error output."""
     code, text, errors = await outcome(argv, timeout_s)
     if code:
         said = (errors.strip() or text.strip() or f"exit status {code}").splitlines()[-1]
@@ -35,7 +35,10 @@ async def output(argv: Sequence[str], timeout_s: float = TIMEOUT_S) -> str:
 
 
 async def outcome(argv: Sequence[str], timeout_s: float = TIMEOUT_S) -> tuple[int, str, str]:
-    """Returns the exit status, the output and the messages of a command. Raises RpcError if it cannot be run."""
+    """Returns the exit status, stdout and stderr of a command.
+
+    Raises RpcError if the command cannot be run or does not end within `timeout_s`.
+    """
     try:
         process = await asyncio.create_subprocess_exec(
             *argv,
@@ -58,7 +61,7 @@ async def outcome(argv: Sequence[str], timeout_s: float = TIMEOUT_S) -> tuple[in
 
 
 def _without_prefix(message: str) -> str:
-    """Returns a message without the program's name and the word `error:`."""
+    """Returns a message of a Slurm command without the command's name and the word `error:`."""
     return re.sub(r"^(\w+: )?(error: )?", "", message)
 
 
@@ -89,7 +92,7 @@ def table(text: str, columns: int) -> list[list[str]]:
 
 
 def seconds(text: str) -> float | None:
-    """Parses a time in seconds since 1970. Returns None for `N/A`, `Unknown` and the like."""
+    """Parses a time in seconds since 1970. Returns None if the text is not a number, such as `N/A` or `Unknown`."""
     try:
         return float(text)
     except ValueError:
@@ -111,9 +114,9 @@ def duration(text: str) -> float | None:
 
 
 def hostlist(text: str) -> list[str]:
-    """Expands Slurm's notation of several nodes: `gpu[1-3,07-08],login` to gpu1, gpu2, gpu3, gpu07, gpu08, login.
+    """Expands a Slurm hostlist expression: `gpu[1-3,07-08],login` to gpu1, gpu2, gpu3, gpu07, gpu08, login.
 
-    Returns [] for `(null)`, which stands for no node.
+    Returns [] for `(null)`, which Slurm prints if there is no node.
     """
     names: list[str] = []
     for part in re.findall(r"(?:[^,\[]|\[[^\]]*\])+", text.strip()):

@@ -9,17 +9,22 @@ import re
 from typing import Any
 
 from torchyard_agent.protocol.jsonrpc import RpcError
-from torchyard_agent.slurm import commands, job_folder, shared_file_systems
+from torchyard_agent.slurm import commands, job_folder
 
 OVERLAP_SINCE = (20, 11)
 """The version of Slurm that introduced `srun --overlap`."""
+SHARED_FILE_SYSTEMS = (
+    *("nfs", "lustre", "gpfs", "beegfs", "ceph", "fuse", "afs"),
+    *("panfs", "smb", "9p", "v9fs", "gfs", "ocfs2"),
+)
+"""The names that `stat -f` prints for network file systems, on which several hosts share a home folder."""
 
 
 async def describe(partition: str | None, runs_dir: str) -> dict[str, Any]:
     """Returns the cluster's description.
 
-    `nodes` are the nodes of the partition, grouped by shape: `count`, `cpus`, `memory_mb`, `gpus` by type, and the
-    number of nodes by state.
+    `nodes` has an entry for each group of nodes of the partition with equal hardware: `count`, `cpus`, `memory_mb`,
+    `gpus` by type, the `names`, and the number of nodes by state.
 
     Args:
         partition: The partition whose nodes are described; by default, the cluster's default partition.
@@ -53,12 +58,13 @@ async def describe(partition: str | None, runs_dir: str) -> dict[str, Any]:
             "preempt_send_user_signal": _sends_user_signal(settings),
             "JobRequeue": settings.get("JobRequeue", "1") != "0",
             "cred_expire": _cred_expire(settings.get("AuthInfo", "")),
+            "MaxArraySize": _whole(settings.get("MaxArraySize", "")),
         },
         "limits": limits,
         "reservations": reservations,
         "sacct": accounting,
         "overlap": _version(version) >= OVERLAP_SINCE,
-        "home": {"file_system": home, "shared": shared_file_systems.is_shared(home)},
+        "home": {"file_system": home, "shared": any(name in home for name in SHARED_FILE_SYSTEMS)},
         "user": getpass.getuser(),
         "last_stop": await asyncio.get_running_loop().run_in_executor(None, job_folder.last_stop, runs_dir),
     }
@@ -79,7 +85,10 @@ def _version(text: str) -> tuple[int, ...]:
 
 
 def chosen_partition(partitions: list[dict[str, str]], wanted: str | None) -> str | None:
-    """Returns the name of the partition for runs. Raises RpcError if the cluster has no such partition."""
+    """Returns the name of the partition for runs: `wanted`, or by default the cluster's default partition, if any.
+
+    Raises RpcError if the cluster has no partition `wanted`.
+    """
     names = [one.get("PartitionName", "") for one in partitions]
     if wanted is None:
         return next((one.get("PartitionName") for one in partitions if one.get("Default") == "YES"), None)
@@ -103,9 +112,10 @@ def _partition(found: dict[str, str]) -> dict[str, Any]:
 
 
 def group(nodes: str, partition: str | None) -> list[dict[str, Any]]:
-    """Groups the nodes in the output of `scontrol -o show node` that belong to a partition by their shape.
+    """Groups the nodes of a partition, as printed by `scontrol -o show node`, by their hardware.
 
-    Shapes with GPUs come first, larger ones before smaller ones. None as the partition selects all nodes.
+    Groups are sorted by a node's GPUs, then by its CPUs and its memory, largest first. If `partition` is None, all
+    nodes are included.
     """
     shapes: dict[Any, dict[str, Any]] = {}
     for line in nodes.splitlines():
@@ -152,6 +162,10 @@ async def _file_system(path: str) -> str:
         return (await commands.output(["stat", "-f", "-c", "%T", path])).strip()
     except RpcError:
         return ""
+
+
+def _whole(text: str) -> int | None:
+    return int(text) if text.isdigit() else None
 
 
 def _cred_expire(text: str) -> float:

@@ -1,7 +1,7 @@
-"""Why Slurm ended a start of a job that may start again, by Slurm's names, and how much time it left for saving.
+"""Determines why Slurm interrupted a job, as Slurm's name for the cause, and how much time is left for saving.
 
-`scontrol show job` does not tell a preemption without GraceTime from a requeue. slurmstepd, which sends the signals,
-writes the cause into the output of the batch program, and accounting records it.
+`scontrol show job` does not distinguish a preemption without GraceTime from a requeue. Two other sources do:
+slurmstepd, which sends the signals, writes the cause into the output of the batch program, and accounting records it.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ NAMES = ("PREEMPTED", "REQUEUED", "NODE_FAIL", "TIMEOUT", "OUT_OF_MEMORY")
 LOG = "batch.log"
 """The output of the batch program, in the job's folder."""
 EXPLAIN_WITHIN_S = 5.0
-"""Time in seconds that accounting may take to explain an interruption. The run's next start waits for it."""
+"""Timeout in seconds of the query to accounting for the cause of an interruption. It may delay the run's next start."""
 RESERVE_S = 2.0
-"""Time in seconds of what Slurm leaves that is reserved for the end of the keepers and for the requeue.
+"""Time in seconds before SIGKILL that is reserved for ending the keepers and requeueing the job.
 
-Of less than four times as much, it is a quarter.
+At most a quarter of the time before SIGKILL is reserved.
 """
 _TAIL = 1 << 16
 _WRITTEN = {"PREEMPTION": "PREEMPTED", "JOB REQUEUE": "REQUEUED", "NODE FAILURE": "NODE_FAIL", "TIME LIMIT": "TIMEOUT"}
@@ -30,7 +30,7 @@ _LINE = re.compile(rf"\*\*\* (?:JOB|STEP) .* CANCELLED AT \S+ DUE TO ({'|'.join(
 
 
 def log_size(folder: str) -> int:
-    """Returns the size of the batch program's output in bytes, which `of_ended` needs of the time of a start."""
+    """Returns the size in bytes of the batch program's output. `of_ended` needs the size at the job's start."""
     try:
         return os.path.getsize(os.path.join(folder, LOG))
     except OSError:
@@ -38,14 +38,14 @@ def log_size(folder: str) -> int:
 
 
 def of_ended(job: Job | None, restarts: int, folder: str, log_start: int, default: str) -> str:
-    """Returns what ended the current start of a job, after this number of restarts.
+    """Returns Slurm's name for the cause of the interruption of a job's current start.
 
     Args:
         job: The job as shown by `scontrol`.
         restarts: The number of restarts before the current start.
         folder: The job's folder.
         log_start: The size of the batch program's output when it started.
-        default: The name if Slurm has not done anything to the job.
+        default: The name to return if neither Slurm nor the output shows a cause.
     """
     shown = job.interruption(restarts) if job is not None else ""
     if shown not in ("", "REQUEUED"):
@@ -65,8 +65,8 @@ async def kill_wait() -> float | None:
 def time_left(job: Job | None, kill_wait_s: float | None, now: float) -> float | None:
     """Returns the time in seconds between Slurm's signal and its SIGKILL, or None if it is unknown.
 
-    A signal to a running job is a notice: Slurm does nothing more before the job's end, which is that of the time limit
-    or of the partition's GraceTime. A job that Slurm ends already (requeue, preemption without GraceTime, `scancel`) is
+    A job that is still running when it is signalled is killed at its end time, which is the end of its time limit or of
+    the partition's GraceTime. A job that Slurm is already ending (requeue, preemption without GraceTime, `scancel`) is
     killed after KillWait.
 
     Args:
@@ -74,7 +74,8 @@ def time_left(job: Job | None, kill_wait_s: float | None, now: float) -> float |
         kill_wait_s: The cluster's KillWait, or None if it is unknown or does not apply.
         now: The time of the signal in seconds since 1970.
     """
-    if job is not None and job.state == "RUNNING" and job.end is not None and job.end > now:
+    # Slurm may still be sending the signal to other nodes of a running job (SIGNALING).
+    if job is not None and job.state in ("RUNNING", "SIGNALING") and job.end is not None and job.end > now:
         return job.end - now
     return kill_wait_s
 
@@ -85,12 +86,12 @@ def grace_of(left_s: float) -> float:
 
 
 async def of_killed(job_id: str, folder: str, started: dict[str, Any]) -> str:
-    """Returns what ended a start of a job whose batch program was killed before it could journal the cause.
+    """Returns Slurm's name for the cause of a job's interruption, if the killed batch program did not journal it.
 
     Args:
         job_id: The ID of the job.
         folder: The job's folder.
-        started: The contents of `started.json` of that start.
+        started: The contents of `started.json` of the interrupted start.
     """
     states = await job_queue.accounted_states(job_id, EXPLAIN_WITHIN_S)
     names = [state for state in states if state in NAMES]
@@ -98,7 +99,7 @@ async def of_killed(job_id: str, folder: str, started: dict[str, Any]) -> str:
 
 
 def _written(folder: str, log_start: int) -> str:
-    """Returns the cause that slurmstepd has written since the output had this size, or ""."""
+    """Returns the cause that slurmstepd wrote to the batch program's output after byte `log_start`, or "" if none."""
     try:
         with open(os.path.join(folder, LOG), "rb") as log:
             log.seek(max(log_start, log.seek(0, os.SEEK_END) - _TAIL))

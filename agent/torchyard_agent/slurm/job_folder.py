@@ -1,4 +1,4 @@
-"""The folder of a run's job, in the run's folder of its primary slot, on the file system that all nodes share.
+"""The folder of a run's job. It lies in the run folder of the primary slot, on a file system that all nodes share.
 
     job.json       the data that the batch program needs, without secrets (`run_plan.py`)
     job.sh         the script that was submitted
@@ -10,8 +10,8 @@
     gang.json      the primary's address and the gang link's key, for the jobs of worker groups; while the run is live
     group-N.sh, group-N.json, group-N.started.json
                    of the job of a worker group: its script, the problem that it had, and its nodes by slot
-    stop.json      the reason of a stop that was requested with a signal, because the keeper could not be reached
-    bridge.json    the failed attempts to reach the primary's keeper, if there were any (`bridge_attempts.py`)
+    stop.json      the reason for a stop that was requested by a signal, because the keeper could not be reached
+    bridge.json    the failed attempts to connect to the primary, if there were any (`bridge_attempts.py`)
     *.log          the output of the batch program and of the keepers
 
 A *slot* such as `hpc.2` is the place of one node in a run: Slurm chooses the node at each start of the job. Each slot
@@ -24,17 +24,18 @@ import contextlib
 import json
 import os
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from torchyard_agent.journal import Journal, JournalReader
 from torchyard_agent.protocol import journal_replay, paths, timestamps
-from torchyard_agent.protocol.run_states import RunState
+from torchyard_agent.protocol.run_states import ReplicaState, RunState
 
 GANG = "gang.json"
 NAME_PREFIX = "torchyard-"
 """Prefix of the names of jobs, followed by the run ID."""
 LOOK_AT_RUNS = 20
-"""Number of the newest runs in whose journals `last_stop` looks."""
+"""Number of the newest runs whose journals `last_stop` reads."""
 
 
 def primary_slot(cluster: str) -> str:
@@ -75,7 +76,7 @@ def note_submission(folder: str, job_id: str) -> None:
 
 
 def note_group(folder: str, group: str, job_id: str) -> None:
-    """Notes the job of a worker group, or its successor."""
+    """Adds the ID of a group job, or of its successor, to `submitted.json`."""
     known = read(folder, "submitted.json") or {"jobs": []}
     groups = known.get("groups", {})
     write(folder, "submitted.json", {**known, "groups": {**groups, group: [*groups.get(group, []), job_id]}})
@@ -85,6 +86,14 @@ def group_jobs(folder: str) -> dict[str, str]:
     """Returns the IDs of the newest jobs of the worker groups that have jobs of their own."""
     known = (read(folder, "submitted.json") or {}).get("groups", {})
     return {group: str(jobs[-1]) for group, jobs in known.items() if jobs}
+
+
+def nodes(folder: str) -> dict[str, str]:
+    """Returns the nodes of the run's current or last start by slot, or {} before the first start."""
+    found: dict[str, str] = {}
+    for name in ("started.json", *(f"{group}.started.json" for group in group_jobs(folder))):
+        found.update((read(folder, name) or {}).get("nodes", {}))
+    return found
 
 
 def job_ids(folder: str) -> list[str]:
@@ -105,7 +114,7 @@ def view(run_dir: str, run_id: str) -> dict[str, Any]:
 
 
 def journal_state(run_dir: str, state: RunState, reason: str) -> None:
-    """Appends a state to the journal of a run without a live keeper, unless this is its last entry."""
+    """Appends a run state to the journal of a run without a live keeper, unless the last entry is the same."""
     entries = JournalReader(run_dir).read()
     last = entries[-1] if entries else {}
     if last.get("event") == "run_state" and (last.get("state"), last.get("reason", "")) == (state.value, reason):
@@ -115,8 +124,12 @@ def journal_state(run_dir: str, state: RunState, reason: str) -> None:
     journal.close()
 
 
-def journal_interruption(run_dir: str, run_id: str, job_id: str, restart: int, cause: str) -> None:
-    """Journals that Slurm interrupted a start of the run's job, unless this is known. Must be called without a keeper.
+def journal_interruption(
+    run_dir: str, run_id: str, job_id: str, restart: int, cause: str, metrics: Mapping[str, Any] | None = None
+) -> bool:
+    """Journals that Slurm interrupted a start of the run's job, unless this is already journaled or the run has ended.
+
+    Returns whether entries were added. Must not be called while the run has a live keeper.
 
     Args:
         run_dir: The run folder of the primary slot.
@@ -124,21 +137,24 @@ def journal_interruption(run_dir: str, run_id: str, job_id: str, restart: int, c
         job_id: The ID of the job.
         restart: The number of restarts of the job before the interrupted start.
         cause: Slurm's name of the cause, such as PREEMPTED.
+        metrics: The last metrics by replica, if the primary has reported them.
     """
     known = view(run_dir, run_id)
     if known["ended"] or [job_id, restart] in [[one["job"], one["restart"]] for one in known["interruptions"]]:
-        return
+        return False
     journal = Journal(os.path.join(run_dir, "journal.jsonl"), lambda: None)
-    journal.write("interrupted", job=job_id, restart=restart, cause=cause)
+    journal.write("interrupted", job=job_id, restart=restart, cause=cause, **({"metrics": metrics} if metrics else {}))
     reason = f"{cause}: in the queue again, to continue from its newest checkpoint"
     journal.write("run_state", state=RunState.WAITING.value, reason=reason)
     journal.close()
+    return True
 
 
 def journal_end(run_dir: str, run_id: str, state: RunState, reason: str, asked: dict[str, Any] | None = None) -> None:
-    """Ends the journal of a run without a live keeper. `asked` is the entry of a user's request.
+    """Journals the end of a run without a live keeper. Does nothing if the run has already ended.
 
-    The replicas of a run that never started are taken from its record.
+    `asked` is the journal entry of the user's request to end the run, if there was one. Replicas that never started are
+    taken from the run's record.
     """
     before = view(run_dir, run_id)
     if before["ended"]:
@@ -150,8 +166,9 @@ def journal_end(run_dir: str, run_id: str, state: RunState, reason: str, asked: 
     timings = {"started_s": None, "first_step_s": None, "ended_s": None}
     planned = read(run_dir, "run.json").get("record", {}).get("replicas", [])
     known = {replica["name"]: {"name": replica["name"], "host": replica["host"]} for replica in planned}
+    of_replicas = ReplicaState.SUCCEEDED if state is RunState.SUCCEEDED else ReplicaState.STOPPED
     replicas = [
-        {"exit_code": None, "restarts": 0, "reason": "", **replica, "state": "stopped"}
+        {"exit_code": None, "restarts": 0, "reason": "", **replica, "state": of_replicas.value}
         for replica in {**known, **before["replicas"]}.values()
     ]
     fields = {"state": state.value, "reason": reason, "replicas": replicas, "metrics": {}, "timings": timings}

@@ -1,6 +1,6 @@
-"""The user's jobs in the cluster's queue. One call of `squeue` serves all runs, and is made at most every 30 s.
+"""The user's jobs in the cluster's queue. `squeue` is called for all runs at once, and at most every 30 s.
 
-All sessions of the user on all login nodes share the answer through a file.
+All sessions of the user, on all login nodes, share its output through a file.
 """
 
 from __future__ import annotations
@@ -25,6 +25,10 @@ NEVER = ("PartitionConfig", "PartitionNodeLimit", "PartitionTimeLimit", "BadCons
 """Reasons that Slurm gives for jobs that cannot start in the cluster's current configuration."""
 
 
+UNKNOWN = "nvalid job id"
+"""Part of the error message of Slurm's commands for a job that Slurm does not know, or has forgotten."""
+
+
 class Job(NamedTuple):
     """A job in the queue. `start` is the time in seconds since 1970 of its start, or Slurm's estimate, if known."""
 
@@ -34,20 +38,20 @@ class Job(NamedTuple):
     start: float | None
     nodes: str
     may_requeue: bool = True
-    """Whether Slurm may start the job again. Like `restarts`, this is only known from `show`."""
+    """Whether Slurm may start the job again. Like `restarts`, only known from `show`."""
     restarts: int = 0
     is_preempted: bool = False
     """Whether Slurm has begun to take the job's nodes for another job. Only known from `show`."""
     end: float | None = None
     """The time in seconds since 1970 at which Slurm will end the job, or ended it. Only known from `show`.
 
-    It is the end of the time limit or, after a preemption with GraceTime, the end of that time.
+    It is the end of the time limit or, after a preemption with GraceTime, the end of the GraceTime.
     """
 
     @property
     def is_active(self) -> bool:
         """Whether the job has nodes."""
-        return self.state in ("CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED")
+        return self.state in ("CONFIGURING", "RUNNING", "SIGNALING", "COMPLETING", "SUSPENDED")
 
     @property
     def is_pending(self) -> bool:
@@ -56,17 +60,24 @@ class Job(NamedTuple):
     def was_cancelled(self, restarts: int) -> bool:
         """Returns whether a user cancelled the job after this number of restarts.
 
-        While the job is ending, its state is always COMPLETING. However, a requeue has already been counted in the
-        job's number of restarts.
+        While a job is ending, its state is COMPLETING whether it was cancelled or requeued. In the case of a requeue,
+        however, Slurm has already increased the job's number of restarts.
         """
         is_ending = self.state in ("CANCELLED", "COMPLETING")
         return is_ending and self.interruption(restarts) == ""
 
-    def interruption(self, restarts: int) -> str:
-        """Returns Slurm's name of what interrupted the job after this number of restarts, or "" if nothing did.
+    def has_left(self, restarts: int) -> bool:
+        """Returns whether the start of the job after this number of restarts no longer has nodes.
 
-        While the job is ending, its state says nothing (see `was_cancelled`), but its other fields do. A preemption
-        without GraceTime is reported as REQUEUED.
+        A node that Slurm has lost does not count, even if processes of the job are still running on the node.
+        """
+        return self.is_pending or (self.restarts > restarts and self.state != "COMPLETING")
+
+    def interruption(self, restarts: int) -> str:
+        """Returns Slurm's name for what interrupted the job after this number of restarts, or "" if nothing did.
+
+        While the job is ending, its state does not show the cause (see `was_cancelled`), but its other fields do. A
+        preemption without GraceTime is reported as REQUEUED.
         """
         if self.is_preempted:
             return "PREEMPTED"
@@ -81,7 +92,7 @@ class Job(NamedTuple):
     @property
     def sentence(self) -> str:
         """Returns the reason why the job waits, for users."""
-        reason = self.reason.strip("()") or "None"
+        reason = self.reason.strip("()").replace(",_", ", ").replace("_", " ") or "None"
         text = f"job {self.job_id} waits in the queue"
         text += "" if reason == "None" else f": {reason}"
         if self.start is not None and self.start > time.time():
@@ -90,19 +101,19 @@ class Job(NamedTuple):
 
 
 EVERYONE = ("UserName", "EndTime")
-"""Columns in addition to COLUMNS. The calendar needs them, which shows the jobs of all users."""
+"""Columns in addition to COLUMNS for the calendar, which shows the jobs of all users."""
 WANTED_S = 150.0
-"""Time in seconds for which queries cover the jobs of all users after a calendar was requested."""
+"""Time in seconds after a request for the calendar during which queries cover the jobs of all users."""
 
 
 class JobQueue:
-    """The queue as of the last answer of `squeue`."""
+    """The user's jobs according to the latest output of `squeue`."""
 
     def __init__(self, folder: str):
         self._file = os.path.join(folder, "queue.json")
         self._wanted = os.path.join(folder, "calendar-wanted")
         self.everyone_as_of = 0.0
-        """The time of the last answer with the jobs of all users, or 0 before the first one."""
+        """The time of the latest output with the jobs of all users, in seconds since 1970, or 0 if there is none."""
         self._everyone: list[list[str]] = []
         self._lock = asyncio.Lock()
         self._failures = 0
@@ -110,13 +121,16 @@ class JobQueue:
         """The error of the last query that failed."""
         self._tried = float("-inf")
         self.as_of = 0.0
-        """The time of the answer in seconds since 1970, or 0 before the first answer."""
+        """The time of the latest output in seconds since 1970, or 0 if there is none."""
         self._jobs: dict[str, Job] = {}
         self.ends: dict[str, str] = {}
         """How Slurm ended the jobs that left the queue before the end of their runs, by run."""
 
     async def refresh(self) -> bool:
-        """Queries Slurm, unless the last answer is newer than EVERY_S. Returns whether there is a new answer."""
+        """Queries Slurm, unless the latest output is newer than EVERY_S or a query has failed recently.
+
+        Returns whether there is newer output than before, which may come from another session's query.
+        """
         async with self._lock:
             before = self.as_of
             self._read()
@@ -133,9 +147,9 @@ class JobQueue:
         return self._jobs.get(run_id)
 
     async def everyone(self) -> list[list[str]]:
-        """Returns the jobs of all users as far as the cluster shows them: ID, name, state, start, nodes, user and end.
+        """Returns the ID, name, state, start, nodes, user and end of all users' jobs that this user may see.
 
-        Until the next query, the answer is that of the last one. Raises RpcError if there is no answer.
+        The data may be up to WANTED_S old. Raises RpcError if Slurm does not respond.
         """
         with open(self._wanted, "w"):
             os.utime(self._wanted)
@@ -195,14 +209,15 @@ class JobQueue:
         for job_id, name, state, reason, start, nodes in rows:
             run_id = name[len(job_folder.NAME_PREFIX) :]
             job = Job(job_id, state, reason, commands.seconds(start), nodes)
-            known = self._jobs.get(run_id)
-            # Components of a heterogeneous job share its name, and so does a successor of an ending job.
-            if known is None or (known.state in ("COMPLETING", "COMPLETED") and job.state not in ("COMPLETING",)):
-                self._jobs[run_id] = job
+            # The job of a trial, `sweep.3`, is also one of the jobs of its sweep.
+            for each in (run_id, run_id.rpartition(".")[0]):
+                known = self._jobs.get(each)
+                if each and (known is None or _replaces(job, known, is_sweep=each != run_id)):
+                    self._jobs[each] = job
 
     @contextlib.contextmanager
     def _exclusively(self) -> Iterator[bool]:
-        """Yields whether no other session is querying Slurm at the moment."""
+        """Tries to lock the queue's file. Yields False if another session, which is querying Slurm, holds the lock."""
         lock = os.open(f"{self._file}.lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -213,17 +228,67 @@ class JobQueue:
             os.close(lock)
 
 
-async def show(job_id: str, timeout_s: float = commands.TIMEOUT_S) -> Job | None:
-    """Returns a job as shown by `scontrol`, or None if Slurm no longer knows the job. This does not count as polling.
+def _replaces(job: Job, known: Job, *, is_sweep: bool) -> bool:
+    """Returns whether `job` replaces `known` as the job whose state is shown for a run.
 
-    Called only a few times per job: after its submission, when Slurm signals it, and when its keepers are no longer
-    running.
+    A run may have several jobs of its name: the components of a heterogeneous job, or an ending job and its successor.
+    A sweep is shown as running if one of its jobs is.
+    """
+    if known.is_pending and job.is_active and (is_sweep or job.state != "COMPLETING"):
+        return True
+    return not is_sweep and known.state in ("COMPLETING", "COMPLETED") and job.state not in ("COMPLETING",)
+
+
+async def submit(*arguments: str) -> str:
+    """Runs `sbatch` with these arguments. Returns the ID of the job or of the array. Raises RpcError if it fails."""
+    said = await commands.output(["sbatch", "--parsable", *arguments])
+    return said.strip().splitlines()[-1].split(";")[0]
+
+
+async def cancel(*arguments: str) -> None:
+    """Runs `scancel` with these options and job IDs. Raises RpcError if it fails, but not for jobs that have ended."""
+    code, text, errors = await commands.outcome(["scancel", *arguments])
+    said = (errors.strip() or text.strip()).splitlines()
+    # scancel prints nothing about a job that is already completing.
+    if code and said and UNKNOWN not in errors:
+        raise RpcError(f"scancel: {said[-1].removeprefix('scancel: ')}", "slurm_failed")
+
+
+async def show(job_id: str, timeout_s: float = commands.TIMEOUT_S) -> Job | None:
+    """Returns a job as shown by `scontrol`, or None if Slurm no longer knows the job or does not answer.
+
+    For an array, returns an element that has nodes, if there is one.
+
+    Each call queries Slurm. The load is small, because there are only a few calls per job: after the job's submission,
+    when Slurm signals the job, and when its keepers are no longer running.
+    """
+    try:
+        found = await show_all(job_id, timeout_s)
+    except RpcError:
+        return None
+    return next((job for job in found if job.is_active), found[0]) if found else None
+
+
+async def show_all(job_id: str, timeout_s: float = commands.TIMEOUT_S) -> list[Job]:
+    """Returns the job with this ID or, for an array, its elements. Waiting elements count as one job: `24_[3-9%2]`.
+
+    Returns [] if Slurm no longer knows the job. Raises RpcError if Slurm does not answer.
     """
     try:
         text = await commands.output(["scontrol", "-o", "show", "job", job_id], timeout_s)
-    except RpcError:
-        return None
-    found = commands.pairs(text.splitlines()[0])
+    except RpcError as error:
+        if UNKNOWN not in error.message:
+            raise
+        return []
+    return [_shown(job_id, line) for line in text.splitlines() if line.strip()]
+
+
+def _shown(job_id: str, line: str) -> Job:
+    """Parses a line of `scontrol -o show job`."""
+    found = commands.pairs(line)
+    if "ArrayTaskId" in found:
+        tasks = found["ArrayTaskId"]
+        job_id = f"{found['ArrayJobId']}_{tasks if tasks.isdigit() else f'[{tasks}]'}"
     start = commands.seconds(found.get("StartTime", ""))
     state, reason, nodes = (found.get(name, "") for name in ("JobState", "Reason", "NodeList"))
     restarts = found.get("Restarts", "")
@@ -231,6 +296,20 @@ async def show(job_id: str, timeout_s: float = commands.TIMEOUT_S) -> Job | None
     preempted = found.get("PreemptTime", "None") not in ("None", "N/A", "Unknown", "")
     count, end = int(restarts) if restarts.isdigit() else 0, commands.seconds(found.get("EndTime", ""))
     return Job(job_id, state, reason, start, nodes, requeues, count, preempted, end)
+
+
+async def ended_state(job_id: str) -> str | None:
+    """Returns the final state of a job that has left the queue, such as TIMEOUT, or "" if it is unknown.
+
+    Returns None if the job is in the queue, or if Slurm does not answer.
+    """
+    try:
+        found = await show_all(job_id)
+    except RpcError:
+        return None
+    if any(job.is_pending or job.is_active for job in found):
+        return None
+    return found[0].state if found else await accounted_state(job_id)
 
 
 async def accounted_state(job_id: str) -> str:

@@ -1,4 +1,4 @@
-"""A keeper that runs as a task of a job on one node. It receives the run from the batch program instead of a daemon."""
+"""A keeper that runs as a task of a job on one node. The batch program, not a daemon, sends it the run's plan."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ KEPT = frozenset(
     f"SLURM_{name}"
     for name in ("CONF", "JOB_ID", "JOB_NAME", "JOB_PARTITION", "JOB_ACCOUNT", "JOB_NODELIST", "RESTART_COUNT")
 )
-"""The Slurm variables that ranks get.
+"""The environment variables of Slurm that ranks inherit.
 
-The others describe the keepers' step, and libraries such as Lightning would take them for a description of the ranks.
+The other variables describe the step that runs the keepers. Libraries such as Lightning would take them for a
+description of the ranks.
 """
 
 _NO_CONNECTION: Any = None
@@ -35,7 +36,7 @@ log = logging.getLogger(__name__)
 
 
 def main(agent_dir: str, run_id: str) -> int:
-    """Serves the run on this node until it is over. Returns the exit status of the task."""
+    """Runs the keeper of this node until the run is over. Returns the exit status of the task."""
     slot = json.loads(os.environ[SLOTS])[os.environ["SLURMD_NODENAME"]]
     batch = BatchLink(slot, os.environ["SLURM_LAUNCH_NODE_IPADDR"], int(os.environ[PORT]), os.environ[SECRET])
     for name in list(os.environ):
@@ -48,7 +49,7 @@ def main(agent_dir: str, run_id: str) -> int:
 
 
 class BatchLink:
-    """The connection of a keeper to the batch program, which calls the keeper's methods."""
+    """A keeper's connection to the batch program, over which the batch program calls the keeper's methods."""
 
     def __init__(self, slot: str, address: str, port: int, secret: str):
         self._slot = slot
@@ -60,7 +61,7 @@ class BatchLink:
         self._stream: Stream | None = None
 
     async def launch(self, keeper: Keeper) -> None:
-        """Connects to the batch program, and executes its requests until the connection ends."""
+        """Connects to the batch program, and executes the program's requests until the connection ends."""
         stream, request = await self._connect()
         self._stream = stream
         with contextlib.suppress(*NETWORK_ERRORS):
@@ -75,7 +76,7 @@ class BatchLink:
     def on_sigterm(self, keeper: Keeper) -> None:
         """Pauses the run, and reports Slurm's signal to the batch program, which finds out how much time is left.
 
-        The keeper of a worker group in a job of its own leaves the run instead.
+        The keeper of a group job leaves the run, without pausing it.
         """
         if self._is_of_group:
             keeper.leave(LEAVES)
@@ -105,6 +106,8 @@ class BatchLink:
             await keeper.start(_NO_CONNECTION, params)
         elif op == "join":
             await keeper.join(_NO_CONNECTION, params)
+        elif op == "metrics":
+            self._report({"metrics": (await keeper.status(_NO_CONNECTION, {}))["metrics"]})
         elif op == "leave":
             keeper.leave(str(request["reason"]))
         elif op in ("stop", "pause"):

@@ -15,15 +15,15 @@ from torchyard_agent.protocol.messages import Member, OwnJobs, Place, Prepared
 
 PLACEHOLDER = re.compile(r"@(address|interface|run_dir|port|gpu):([\w.-]+?)(?::(\d+))?@")
 _MAY_BE_EMPTY = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
-"""Variables that are omitted if no interface was found, because they would be empty."""
+"""Environment variables that are omitted if they would be empty because no interface was found."""
 
 
 def fill(content: Any, prepared: Mapping[str, Prepared | Place], gpus: Mapping[str, list[str]]) -> Any:
-    """Returns JSON content in which all placeholders are replaced. A string that is one port becomes a number.
+    """Returns JSON content in which all placeholders are replaced. A string that is a single port becomes a number.
 
     Args:
         content: Parameters of a keeper's method.
-        prepared: The answers of the slots' keepers to `prepare`.
+        prepared: The results of `prepare` on the slots' keepers.
         gpus: The GPUs of each slot, in the order of the plan.
     """
     if isinstance(content, dict):
@@ -54,7 +54,10 @@ def slots(components: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def absent(prepare: Mapping[str, Any], gpus: int) -> tuple[Prepared, list[str]]:
-    """Returns values, which no rank uses, for the placeholders of a slot whose job has not started, and its GPUs."""
+    """Returns dummy values for a slot whose job has not started: the result of `prepare`, and the slot's GPUs.
+
+    No rank uses these values.
+    """
     place = Prepared(
         pid=0,
         address="0.0.0.0",  # No process binds this address.
@@ -68,7 +71,7 @@ def absent(prepare: Mapping[str, Any], gpus: int) -> tuple[Prepared, list[str]]:
 
 
 def own_jobs(start: Mapping[str, Any], later: Collection[str]) -> OwnJobs:
-    """Returns the replicas of the slots in `later`, whose jobs may start later, with their placeholders."""
+    """Returns the replicas and gang masters of the slots in `later`, whose jobs may start later, with placeholders."""
     replicas = [one for one in start["replicas"] if one["host"] in later]
     names = {one["name"] for one in replicas}
     masters = {gang: one for gang, one in start["cluster"]["masters"].items() if one["replica"] in names}

@@ -26,7 +26,16 @@ from torchyard_agent.protocol import PROTOCOL, paths
 from torchyard_agent.protocol.attribution import attribution_entry
 from torchyard_agent.protocol.jsonrpc import RpcError
 from torchyard_agent.protocol.run_states import RunState
-from torchyard_agent.slurm import calendar, commands, description, job_folder, job_queue, reservations
+from torchyard_agent.slurm import (
+    calendar,
+    commands,
+    description,
+    job_folder,
+    job_queue,
+    reservations,
+    submission_check,
+    sweep_jobs,
+)
 from torchyard_agent.slurm.cluster_runs import ClusterRuns, ClusterTelemetry
 from torchyard_agent.slurm.job_queue import JobQueue
 from torchyard_agent.ssh_bridge import relay
@@ -37,6 +46,8 @@ Params = dict[str, Any]
 LOOK_EVERY_S = 0.3
 LOOK_FOR_S = 4.0
 """Time in seconds for which a waiting job is observed after its submission, to reject a job that can never start."""
+_NUMBER = ' "${SLURM_ARRAY_TASK_ID:-$1}"'
+"""Shell word that expands to a sweep job's number: the array index or, without an array, the script's argument."""
 SUBMISSION = "@submission@"
 """Placeholder in the script for the command that runs the batch program. The desktop does not know this command."""
 
@@ -179,14 +190,12 @@ class _Session:
 
     async def nodes(self, connection: Connection, params: Params) -> Any:
         """Returns the nodes of a run's current or last start by slot, or {} before the first start."""
-        folder = job_folder.path(self._runs.folder(str(params["run_id"])))
-        found: dict[str, str] = {}
-        for name in ("started.json", *(f"{group}.started.json" for group in job_folder.group_jobs(folder))):
-            found.update((job_folder.read(folder, name) or {}).get("nodes", {}))
-        return found
+        return job_folder.nodes(job_folder.path(self._runs.folder(str(params["run_id"]))))
 
     async def submit(self, connection: Connection, params: Params) -> Any:
-        """Writes the run's job folder, tests the requests, and submits the job and those of worker groups.
+        """Writes the run's job folder, checks the requests for nodes, and submits the first job and the group jobs.
+
+        If reservations delay the run, `waits` in the answer describes them, as returned by `submission_check.check`.
 
         Raises RpcError (`never_starts`) if the cluster can never satisfy a request.
         """
@@ -199,27 +208,27 @@ class _Session:
         try:
             script = self._write(folder, run_dir, params)
             groups = {group: self._write_group(folder, group, text) for group, text in params.get("groups", {}).items()}
-            for each in (script, *groups.values()):
-                await self._test(each)
-            job_id = await self._submit(script)
-            job_folder.note_submission(folder, job_id)
+            tested = [await submission_check.check(each) for each in (script, *groups.values())]
+            if sweep := params["job"].get("sweep"):
+                await sweep_jobs.submit(folder, sweep)
+                job_id = sweep_jobs.ids(folder)[0]
+            else:
+                job_id = await job_queue.submit(script)
+                job_folder.note_submission(folder, job_id)
             for group, each in groups.items():
-                job_folder.note_group(folder, group, await self._submit(f"--dependency=after:{job_id}", each))
+                job_folder.note_group(folder, group, await job_queue.submit(f"--dependency=after:{job_id}", each))
             self._journal(run_dir, params, job_id)
             await self._look_at(run_id, job_id)
         except BaseException:
             with contextlib.suppress(RpcError):
-                if submitted := job_folder.job_ids(folder):
+                if submitted := [*sweep_jobs.ids(folder), *job_folder.group_jobs(folder).values()]:
                     await commands.output(["scancel", *submitted])
             shutil.rmtree(run_dir, ignore_errors=True)
             raise
         jobs = job_folder.group_jobs(folder)
-        return {"job_id": job_id, "group_jobs": jobs, "run_dir": run_dir, "script": await _read(script)}
-
-    async def _submit(self, *arguments: str) -> str:
-        """Submits a script. Returns the ID of the job."""
-        said = await commands.output(["sbatch", "--parsable", *arguments])
-        return said.strip().splitlines()[-1].split(";")[0]
+        answer: dict[str, Any] = {"job_id": job_id, "group_jobs": jobs, "jobs": sweep_jobs.ids(folder)}
+        answer["waits"] = next((waits for waits in tested if waits is not None), None)
+        return {**answer, "run_dir": run_dir, "script": await _read(script)}
 
     def _write_group(self, folder: str, group: str, text: str) -> str:
         """Writes the script of the job of a worker group. Returns its path."""
@@ -232,35 +241,34 @@ class _Session:
         job = {**params["job"], "run_id": params["run_id"], "agent_dir": self._agent_dir, "archive": self._archive}
         job_folder.write(folder, "job.json", job)
         job_folder.write(folder, "secrets.json", params["secrets"])
-        record = {**params["job"]["prepare"][self._primary], "host": self._primary}
+        record = {**params["job"]["prepare"][self._primary], **params.get("sweep_run", {}), "host": self._primary}
         job_folder.write(run_dir, "run.json", record)
-        script = self._write_script(folder, "job.sh", str(params["script"]))
+        if params["job"].get("sweep"):
+            # Nodes may see a new file up to a minute late, but see changes of an existing file without this delay.
+            job_folder.write(folder, "stop.json", {})
+            # A job of an array reads its number from the environment. For a single job, it is the script's argument.
+            script = self._write_script(folder, "job.sh", str(params["script"]), program="slurm-trial", more=_NUMBER)
+        else:
+            script = self._write_script(folder, "job.sh", str(params["script"]))
         with contextlib.suppress(OSError):
-            os.utime(self._archive)  # Garbage collection reads the time of last use from it.
+            os.utime(self._archive)  # Garbage collection uses the modification time as the time of the last use.
             with open(paths.archive_note(run_dir), "w") as note:
                 note.write(os.path.basename(self._archive))
         return script
 
-    def _write_script(self, folder: str, name: str, text: str, *arguments: str) -> str:
-        """Writes a script that runs the batch program with these arguments. Returns its path."""
+    def _write_script(
+        self, folder: str, name: str, text: str, *arguments: str, program: str = "slurm-batch", more: str = ""
+    ) -> str:
+        """Writes a script that runs a batch program with these arguments, and `more` shell words. Returns its path."""
         main = os.path.join(self._archive, "torchyard_agent", "__main__.py")
-        command = shlex.join([sys.executable, "-I", "-S", main, "slurm-batch", folder, *arguments])
+        command = shlex.join([sys.executable, "-I", "-S", main, program, folder, *arguments]) + more
         script = os.path.join(folder, name)
         with open(os.open(script, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o700), "w", encoding="utf-8") as file:
             file.write(text.replace(SUBMISSION, command).replace("@job@", folder))
         return script
 
-    async def _test(self, script: str) -> None:
-        code, text, errors = await commands.outcome(["sbatch", "--test-only", script])
-        if code == 0:
-            return
-        said = " ".join((errors.strip() or text.strip()).splitlines()[-1:])
-        said = re.sub(r"^\w+: (error: )?(allocation failure: )?", "", said)
-        message = f"the cluster can never start this run: {said.rstrip('.')}"
-        raise RpcError(message, "never_starts", "Ask for fewer or other nodes, or for another partition.")
-
     def _journal(self, run_dir: str, params: Params, job_id: str) -> None:
-        """Begins the journal of the run, which the keeper of the primary continues."""
+        """Writes the first entries of the run's journal, to which the primary appends later."""
         record = params["job"]["prepare"][self._primary]["record"]
         journal = Journal(os.path.join(run_dir, "journal.jsonl"), lambda: None)
         journal.write("asked", **attribution_entry("launch", record.get("launched_from")))

@@ -1,13 +1,14 @@
-"""The batch step of the job of one worker group.
+"""The batch program of the job of one worker group.
 
-An asynchronous strategy has a job for each worker group, so that groups start, fail and are preempted by themselves.
-The first job of the run has the primary, the servers and the chief's group. The keepers of the other jobs join its gang
-link, whose address and key lie in `gang.json` in the job's folder, and leave it when Slurm ends their job:
+An asynchronous strategy has a job for each worker group, so that groups start, fail and are preempted independently.
+The first job of the run has the primary, the servers and the chief's group. The keepers of the other jobs join the
+primary's gang link, whose address and key are in `gang.json` in the job's folder, and leave it when Slurm ends their
+job:
 
     first job      ──runs──> gang.json ──────────────────────────────────────────────> ends: gang.json is removed
     group's job    ──waits for gang.json──> keepers join ──signal──> keepers leave ──> requeued until the run has ended
 
-If the first job is interrupted, the keepers of all groups learn it from the primary, and their jobs are requeued.
+If the first job is interrupted, the keepers of all groups learn of this from the primary, and their jobs are requeued.
 """
 
 from __future__ import annotations
@@ -27,18 +28,18 @@ from torchyard_agent.slurm import commands, job_folder, job_queue
 from torchyard_agent.slurm.batch import AFTER_REQUEUE_S, GROUP, KEEPERS_WITHIN_S, LEAVES, Batch
 
 LOOK_EVERY_S = 1.0
-"""Interval in seconds at which the first job's folder is read, and at which a connection to the primary is tried."""
+"""Interval in seconds at which `gang.json` is read, and at which a connection to the primary is tried."""
 ASK_EVERY_S = 15.0
 """Interval in seconds at which Slurm is asked whether the first job runs."""
 CONNECT_WITHIN_S = 5.0
 WORKED_S = 120.0
-"""Time in seconds after which keepers that have ended are taken to have worked, so that the job is started again."""
+"""Keepers that ran longer than this time in seconds are considered to have worked, and their job is requeued."""
 
 log = logging.getLogger(__name__)
 
 
 class GroupBatch(Batch):
-    """The batch step of the job of a worker group, such as `group-1`."""
+    """The batch program of the job of a worker group, such as `group-1`."""
 
     def __init__(self, folder: str, group: str):
         super().__init__(folder, job_folder.read(folder, "job.json")["groups"][group]["components"])
@@ -56,7 +57,11 @@ class GroupBatch(Batch):
         return await super().run() if waits is None else waits
 
     async def _wait_for_primary(self) -> int | None:
-        """Waits until the primary can be reached. Returns the job's exit status if it cannot, otherwise None."""
+        """Waits until the primary can be reached, and then returns None.
+
+        If the primary cannot be reached, requeues the job, unless the run or its first job has ended, and returns the
+        exit status of the job.
+        """
         loop = asyncio.get_running_loop()
         deadline, ask_at = loop.time() + KEEPERS_WITHIN_S, 0.0
         while loop.time() < deadline and not self._signal:
@@ -78,7 +83,7 @@ class GroupBatch(Batch):
         return await self._requeue()
 
     async def _answers(self, primary: dict[str, Any]) -> bool:
-        """Returns whether the primary accepts connections. `gang.json` is left over if its job was killed."""
+        """Returns whether the primary accepts connections. If its job was killed, `gang.json` outlives the primary."""
         try:
             opening = asyncio.open_connection(primary["address"], int(primary["gang_port"]))
             _, writer = await asyncio.wait_for(opening, CONNECT_WITHIN_S)
@@ -105,7 +110,7 @@ class GroupBatch(Batch):
             stream.send({"op": "join", "params": JoinFromOwnJob(primary=self._gang["primary"], own_job=True)})
 
     def _on_notice(self, number: int) -> None:
-        """Lets the keepers leave the run, because Slurm has announced the job's end."""
+        """Makes the keepers leave the run, because Slurm has announced the job's end."""
         self._signal = number
         self._ask({"op": "leave", "reason": LEAVES})
 
@@ -121,7 +126,7 @@ class GroupBatch(Batch):
             self._give_up("")
 
     async def _have_failed(self) -> bool:
-        """Returns whether the keepers ended soon by themselves, although the primary goes on without them."""
+        """Returns whether the keepers ended by themselves soon after they began, although the primary continues."""
         worked_s = asyncio.get_running_loop().time() - self._begun_at
         if self._signal or not self._has_begun or worked_s > WORKED_S:
             return False
@@ -131,14 +136,18 @@ class GroupBatch(Batch):
         return goes_on and first is not None and first.is_active and await self._answers(self._gang["primary"])
 
     async def _finish(self, code: int) -> int:
-        """Lets the job start again unless the run has ended, the job was cancelled, or its keepers do not work."""
+        """Requeues the job, unless the run has ended, the job was cancelled, or its keepers have failed.
+
+        Returns the exit status of the job.
+        """
         if job_folder.view(self._run_dir, self._run_id)["ended"]:
             return 0
         job = await job_queue.show(self._own)
         if job is not None and job.was_cancelled(self._restarts):
             log.info("the job was cancelled in Slurm")
             return 0
-        if not self._problem and await self._have_failed():
+        is_interrupted = job is not None and job.interruption(self._restarts) != ""
+        if not self._problem and not is_interrupted and await self._have_failed():
             self._problem = f"its keepers could not join the run: see {self.keeper_log.replace('%N', '*')}"
         if self._problem:
             log.error("%s", self._problem)
@@ -150,11 +159,16 @@ class GroupBatch(Batch):
         """Requeues the job, or submits a successor. Returns the exit status of this job."""
         job = await job_queue.show(self._own)
         if job is None or job.may_requeue:
+            from torchyard_agent.slurm import reservations  # Needed only at the end of a job.
+
             with contextlib.suppress(RpcError):  # Slurm may have requeued the job already.
-                await commands.output(["scontrol", "requeue", self._own])
-            await asyncio.sleep(AFTER_REQUEUE_S)  # Slurm ends this program during the wait.
+                await reservations.leave_if_ending(self._own)
+                if job is None or not job.has_left(self._restarts):
+                    await commands.output(["scontrol", "requeue", self._own])
+            if job is None or not job.has_left(self._restarts):
+                await asyncio.sleep(AFTER_REQUEUE_S)  # Slurm ends this program during the wait.
             return 1
         script = os.path.join(self._folder, f"{self._group}.sh")
-        said = await commands.output(["sbatch", "--parsable", f"--dependency=afterany:{self._own}", script])
-        job_folder.note_group(self._folder, self._group, said.strip().split(";")[0])
+        successor = await job_queue.submit(f"--dependency=afterany:{self._own}", script)
+        job_folder.note_group(self._folder, self._group, successor)
         return 0

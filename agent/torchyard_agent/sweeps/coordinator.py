@@ -1,22 +1,20 @@
 """The coordinator of a sweep: chooses the parameters of trials, starts their runs, and records their outcomes.
 
-It is the only rank of the sweep's own run, and calls the keepers of trials through that run's keeper, which is its
-parent process (`keeper.trial_keepers`). Each action is recorded in the study before it is taken, so a coordinator that
-was killed continues where it stopped when it is started again:
+The coordinator is the only rank of the sweep's own run. It calls the keepers of trials through that run's keeper, which
+is its parent process (`keeper.trial_keepers`). Each action is recorded in the study before it is taken. A coordinator
+that was killed and is started again therefore continues where it stopped:
 
-- a trial whose run was never begun is started;
-- a trial whose run has begun is followed to its end, and never started again.
+- It starts each trial whose run was never begun.
+- It follows each trial whose run has begun to its end, and never starts the trial again.
 
-A trial fails if one of its hosts is lost. Its hosts get no new trial until they have returned and none of the
-failed trial's processes is left on them.
+A trial fails if one of its hosts is lost. None of the trial's hosts gets a new trial until the lost host has
+reconnected and no process of the failed trial is left.
 """
 
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
-import hashlib
 import json
 import os
 import secrets
@@ -24,41 +22,38 @@ import signal
 import sqlite3
 import sys
 import time
-import zlib
 from collections.abc import Awaitable
 from typing import Any, Callable
 
 import optuna
-from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import FrozenTrial, TrialState
 
 from torchyard_agent import unix_socket_rpc
 from torchyard_agent.keeper import control_socket
 from torchyard_agent.protocol.jsonrpc import RpcError
 from torchyard_agent.protocol.sweep_messages import Sweep, SweepSlot, parameter_text
-from torchyard_agent.sweeps import pruning_steps, sweep_table, trial_outcomes
 from torchyard_agent.sweeps import study as studies
+from torchyard_agent.sweeps import trial_outcomes
+from torchyard_agent.sweeps.sweep_study import MOST_FAILED_STARTS, FollowedTrial, SweepStudy
 from torchyard_agent.sweeps.trial_outcomes import Outcome
 
 POLL_S = 0.3
 TABLE_EVERY_S = 1.0
 """Shortest time in seconds between two writes of the table while no trial starts or ends."""
 CALL_S = 150.0
-"""Timeout in seconds of a call to the keeper. It is longer than that of the keeper's calls to other hosts."""
-MOST_FAILED_STARTS = 3
-"""Number of consecutive trials that fail to start after which the sweep is stopped."""
-STUDY, COPY, TABLE = "study.sqlite3", "study-copy.sqlite3", "sweep.json"
+"""Timeout in seconds of a call to the sweep's keeper, longer than the timeout of the keeper's calls to other hosts."""
+STUDY = "study.sqlite3"
 
 
 class Slot:
-    """A set of hosts that runs one trial at a time, and the trial that currently holds it."""
+    """A set of hosts that runs one trial at a time, and the run of the trial that currently occupies the hosts."""
 
     def __init__(self, number: int, described: SweepSlot):
         self.number = number
         self.hosts = described["hosts"]
         self.described = described
         self.run_id = ""
-        """The run that holds the hosts, from its preparation until all its keepers have exited, or ""."""
+        """The run that occupies the hosts, from its preparation until all its keepers have exited, or "" if none."""
 
     @property
     def primary(self) -> str:
@@ -69,30 +64,23 @@ class Slot:
         return [replica["name"] for replica in self.described["replicas"]]
 
 
-class RunningTrial:
-    """A trial whose run has begun, or may have begun."""
+class RunningTrial(FollowedTrial):
+    """A trial that runs in a slot."""
 
-    def __init__(self, trial: optuna.Trial, slot: Slot, run_id: str, last_step: int = 0):
-        self.trial = trial
+    def __init__(self, study: SweepStudy, trial: optuna.Trial, slot: Slot, run_id: str):
+        super().__init__(study, trial, slot.replicas)
         self.slot = slot
         self.run_id = run_id
-        self.last_step = last_step
-        """The highest step for which metrics were sampled."""
-        self.pruned = bool(trial.user_attrs.get("pruned"))
         self.stop_requested = False
-
-    @property
-    def name(self) -> str:
-        return str(self.trial.number + 1)
 
 
 class Coordinator:
     """Runs the trials of one sweep.
 
     Args:
-        sweep: The sweep, from the keeper.
+        sweep: The description of the sweep, as received from its keeper.
         folder: The folder of the study and the table.
-        call: Calls a method of the sweep's keeper: `sweep`, `trial` or `stop`.
+        call: Calls a method of the sweep's keeper: `sweep`, `trial`, `stop` or `fail`.
     """
 
     def __init__(self, sweep: Sweep, folder: str, call: Callable[[str, dict[str, Any]], Awaitable[Any]]):
@@ -108,25 +96,14 @@ class Coordinator:
         self._no_host_since: float | None = None
         self._table_at = 0.0
         self._changed = True
-        self._importances: dict[str, float] = {}
-        self._distributions = studies.distributions_of(self._search)
-        self._restore_study()
-        known = len(self._open_study(0).get_trials(deepcopy=False))
-        self._study = self._open_study(known)
-
-    def _open_study(self, repeats: int) -> optuna.Study:
-        return studies.open_study(self._search, os.path.join(self._folder, STUDY), repeats=repeats)
-
-    def _restore_study(self) -> None:
-        """Writes the study of the ended sweep that this sweep continues, unless the file already exists."""
-        file = os.path.join(self._folder, STUDY)
-        if self._sweep["study"] and not os.path.exists(file):
-            with open(f"{file}.new", "wb") as new:
-                new.write(zlib.decompress(base64.b64decode(self._sweep["study"])))
-            os.replace(f"{file}.new", file)
+        file = os.path.join(folder, STUDY)
+        if sweep["study"] and not os.path.exists(file):  # This sweep continues an ended one.
+            studies.unpack(sweep["study"], file)
+        study = studies.open_study(self._search, f"sqlite:///{file}")
+        self._study = SweepStudy(sweep["run_id"], sweep["name"], self._search, folder, study, self._copy_study)
 
     def stop(self) -> None:
-        """Ends all trials. `run` then returns."""
+        """Makes `run` stop all trials and return."""
         self._stopping = True
 
     async def run(self) -> None:
@@ -148,10 +125,8 @@ class Coordinator:
             await self._fail_without_result()
 
     async def _fail_without_result(self) -> None:
-        """Lets the sweep fail if none of its trials is complete."""
-        ended = [row for row in sweep_table.rows(self._study) if row["state"] != trial_outcomes.INTERRUPTED]
-        causes = [row["cause"] for row in ended if row["state"] == trial_outcomes.FAILED]
-        reason = trial_outcomes.sweep_failure([row["state"] for row in ended], causes)
+        """Makes the sweep's run fail if none of its trials is complete."""
+        reason = self._study.failure()
         if reason:
             print(f"the sweep has failed: {reason}", flush=True)
             await self._call("fail", {"reason": reason})
@@ -159,53 +134,31 @@ class Coordinator:
     def _is_done(self) -> bool:
         if self._running:
             return False
-        return self._stopping or (self._number_to_draw() <= 0 and not self._unbegun())
-
-    def _number_to_draw(self) -> int:
-        """Returns the number of trials whose parameters must still be drawn.
-
-        A trial that was interrupted when an earlier sweep ended does not reduce this number.
-        """
-        drawn = [trial for trial in self._study.get_trials(deepcopy=False) if trial.state is not TrialState.WAITING]
-        return self._search["trials"] - sum(not trial.user_attrs.get("interrupted") for trial in drawn)
+        return self._stopping or (self._study.number_to_draw() <= 0 and not self._unbegun())
 
     def _unbegun(self) -> list[FrozenTrial]:
         """Returns the trials whose parameters were drawn, but whose run was not begun."""
         followed = {running.trial.number for running in self._running}
-        unfinished = self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
-        return [trial for trial in unfinished if trial.number not in followed]
+        return [trial for trial in self._study.trials(TrialState.RUNNING) if trial.number not in followed]
 
     def _recover(self) -> None:
-        """Finds the runs of unfinished trials that an earlier coordinator started."""
-        for frozen in self._study.get_trials(states=(TrialState.RUNNING,)):
+        """Takes over unfinished trials, and the runs that an earlier coordinator started for them."""
+        if lines := self._study.end_trials_of_earlier_sweep():
+            print("\n".join(lines), flush=True)
+            self._write_table(at_once=True)
+        for frozen in self._study.trials(TrialState.RUNNING):
             run_id, number = frozen.user_attrs.get("run_id", ""), int(frozen.user_attrs.get("slot", 0))
-            trial = self._reopened(frozen)
-            if run_id and not run_id.startswith(f"{self._sweep['run_id']}."):
-                self._finish(trial, Outcome(trial_outcomes.INTERRUPTED, None, "the sweep ended while it ran"))
-            elif run_id:
-                # The keepers of a run that was prepared but not begun give up by themselves. They hold the slot until
-                # then.
+            if run_id:
+                # The keepers of a run that was prepared but not begun exit by themselves. Until then, the slot is
+                # occupied.
                 self._slots[number].run_id = run_id
                 if frozen.user_attrs.get("started"):
-                    last_step = max(frozen.intermediate_values, default=0)
-                    self._running.append(RunningTrial(trial, self._slots[number], run_id, last_step))
-        self._repeat_interrupted()
-
-    def _repeat_interrupted(self) -> None:
-        """Schedules the parameters of each interrupted trial to be tried once more, before any new parameters."""
-        trials = self._study.get_trials(deepcopy=False)
-        repeated = {trial.user_attrs.get("repeats") for trial in trials}
-        for trial in trials:
-            is_complete = set(trial.params) == set(self._distributions)
-            if trial.user_attrs.get("interrupted") and is_complete and trial.number not in repeated:
-                self._study.enqueue_trial(dict(trial.params), user_attrs={"repeats": trial.number})
-
-    def _reopened(self, frozen: FrozenTrial) -> optuna.Trial:
-        # Optuna's documentation of `ask` and `tell` has no public name for a trial's ID in the storage.
-        return optuna.Trial(self._study, frozen._trial_id)
+                    trial = self._study.reopened(frozen)
+                    self._running.append(RunningTrial(self._study, trial, self._slots[number], run_id))
+        self._study.repeat_interrupted()
 
     async def _update_hosts(self) -> None:
-        """Determines which hosts are lost. Stops the sweep if no slot was usable for `host_wait_s`."""
+        """Determines which hosts are lost. Stops the sweep if no slot has been usable for `host_wait_s`."""
         self._lost = set((await self._call("sweep", {}))["lost"])
         usable = any(self._lost.isdisjoint(slot.hosts) for slot in self._slots)
         if usable or self._running:
@@ -228,16 +181,16 @@ class Coordinator:
                 continue
             unbegun = self._unbegun()
             if unbegun:
-                trial = self._reopened(unbegun[0])
-            elif self._number_to_draw() > 0:
-                trial = self._study.ask()
+                trial = self._study.reopened(unbegun[0])
+            elif self._study.number_to_draw() > 0:
+                trial = self._study.study.ask()
             else:
                 return
             await self._start(trial, slot)
 
     async def _start(self, trial: optuna.Trial, slot: Slot) -> None:
-        """Starts the run of a trial. If a host is lost before the run begins, the trial is left to another slot."""
-        params = {name: _suggest(trial, name, one) for name, one in self._distributions.items()}
+        """Starts a trial's run in a slot. If a host is lost before the run begins, the trial waits for a free slot."""
+        params = self._study.params(trial)
         attempt = int(trial.user_attrs.get("attempt", 0)) + 1
         run_id = f"{self._sweep['run_id']}.{trial.number + 1}" + (f"-{attempt}" if attempt > 1 else "")
         noted = {"attempt": attempt, "started": False, "slot": slot.number, "hosts": slot.hosts, "run_id": run_id}
@@ -275,10 +228,10 @@ class Coordinator:
             members.append({"host": host, "address": answer["address"], "gang_port": answer["gang_port"]})
         for host in slot.hosts[1:]:
             await self._trial(host, "join", run_id, {"primary": members[0]})
-        # From here on, the run may have begun. The trial is started again only if its keeper reports that the run has
-        # not begun.
+        # From here on, the run may have begun. The trial is started again only if its keeper turns out not to have
+        # begun the run.
         trial.set_user_attr("started", True)
-        running = RunningTrial(trial, slot, run_id)
+        running = RunningTrial(self._study, trial, slot, run_id)
         texts = {name: parameter_text(value) for name, value in params.items()}
         start = {
             "members": members,
@@ -331,33 +284,14 @@ class Coordinator:
             # The trial's keeper gave up the launch before the run began, and removed the run's folder.
             running.trial.set_user_attr("started", False)
             return
-        self._report(running, shown["metrics"])
-        metric, pruned = self._search["objective"]["metric"], running.pruned
-        found = trial_outcomes.outcome(metric, slot.replicas, shown, pruned=pruned, stopping=self._stopping)
-        self._finish(running.trial, found)
+        running.report(shown["metrics"])
+        self._finish(running.trial, running.outcome(shown, stopping=self._stopping))
 
     async def _measure(self, running: RunningTrial, metrics: dict[str, Any]) -> None:
-        if self._report(running, metrics) and not running.pruned and running.trial.should_prune():
-            running.pruned = True
-            running.trial.set_user_attr("pruned", True)
-            steps = max(self._reported(running))
-            await self._stop_trial(running, f"ended by the pruner at step {steps}: it is worse than other trials")
-
-    def _reported(self, running: RunningTrial) -> list[int]:
-        return list(self._study.get_trials(deepcopy=False)[running.trial.number].intermediate_values)
-
-    def _report(self, running: RunningTrial, metrics: dict[str, Any]) -> bool:
-        """Reports the objective if it counts for a step at which trials are compared. Returns whether it does."""
-        found = trial_outcomes.measurement(self._search["objective"]["metric"], running.slot.replicas, metrics)
-        if found is None or found.step is None:
-            return False
-        step = pruning_steps.comparison_step(self._search["pruner"], found.step)
-        if step is None or step <= running.last_step:
-            return False
-        running.last_step = step
-        running.trial.report(found.value, step)
-        self._changed = True
-        return True
+        if running.report(metrics):
+            self._changed = True
+            if reason := running.prune():
+                await self._stop_trial(running, reason)
 
     async def _stop_trial(self, running: RunningTrial, reason: str) -> None:
         if running.stop_requested:
@@ -368,24 +302,12 @@ class Coordinator:
 
     def _finish(self, trial: optuna.Trial, outcome: Outcome) -> None:
         """Records the outcome of a trial in the study."""
-        if outcome.cause:
-            trial.set_user_attr("cause", outcome.cause)
-        if outcome.state == trial_outcomes.INTERRUPTED:
-            trial.set_user_attr("interrupted", True)
-        if outcome.state == trial_outcomes.COMPLETE:
-            self._study.tell(trial, outcome.value)
-        else:
-            state = TrialState.PRUNED if outcome.state == trial_outcomes.PRUNED else TrialState.FAIL
-            self._study.tell(trial, state=state)
-        shown = (
-            f"{self._search['objective']['metric']} {outcome.value:g}" if outcome.value is not None else outcome.state
-        )
-        print(f"trial {trial.number + 1}: {shown}" + (f": {outcome.cause}" if outcome.cause else ""), flush=True)
-        self._importances = sweep_table.importances(self._study)
+        print(self._study.record(trial, outcome), flush=True)
+        self._study.update_importances()
         self._write_table(at_once=True)
 
     async def _free_slots(self) -> None:
-        """Frees the slots of ended trials whose keepers have exited on all hosts. Ends the keepers that remain."""
+        """Frees the slots of ended trials whose keepers have exited on all hosts, and ends keepers that still run."""
         held = {running.run_id for running in self._running}
         for slot in self._slots:
             if slot.run_id and slot.run_id not in held and await self._is_free(slot):
@@ -397,7 +319,7 @@ class Coordinator:
             try:
                 shown = await self._trial(host, "show", slot.run_id, {})
             except RpcError as error:
-                # A lost host ends its trials before it returns.
+                # A lost host does not occupy the slot, because it ends its trials before it reconnects.
                 is_free = is_free and error.code == "host_lost"
                 continue
             if shown["alive"]:
@@ -409,15 +331,10 @@ class Coordinator:
                     await self._trial(host, "stop", slot.run_id, {"reason": reason, "force": True})
         return is_free
 
-    def _copy_study(self) -> None:
-        """Writes a consistent copy of the study, which desktops read."""
-        new = os.path.join(self._folder, f"{COPY}.new")
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(new)
+    def _copy_study(self, new: str) -> None:
         study = os.path.join(self._folder, STUDY)
         with contextlib.closing(sqlite3.connect(study)) as source, contextlib.closing(sqlite3.connect(new)) as target:
             source.backup(target)
-        os.replace(new, os.path.join(self._folder, COPY))
 
     def _write_table(self, *, at_once: bool = False, is_last: bool = False) -> None:
         """Writes the table if trials have reported since the last write, at most once in TABLE_EVERY_S.
@@ -427,55 +344,22 @@ class Coordinator:
         now = time.monotonic()
         if not (is_last or at_once) and (not self._changed or now - self._table_at < TABLE_EVERY_S):
             return
-        if is_last or at_once:
-            self._copy_study()
         self._changed, self._table_at = False, now
         state = "stopped" if self._stopping else "finished"
-        table = {
-            "run_id": self._sweep["run_id"],
-            "name": self._sweep["name"],
-            "state": state if is_last else "stopping" if self._stopping else "running",
-            **self._search["objective"],
-            "parameters": list(self._distributions),
-            "wanted": self._search["trials"],
-            "slots": [slot.hosts for slot in self._slots],
-            "lost": sorted(self._lost),
-            "trials": sweep_table.rows(self._study),
-            "importances": self._importances,
-            "study": _digest(os.path.join(self._folder, COPY)),
-        }
-        with open(os.path.join(self._folder, f"{TABLE}.new"), "w", encoding="utf-8") as file:
-            json.dump(table, file)
-        os.replace(os.path.join(self._folder, f"{TABLE}.new"), os.path.join(self._folder, TABLE))
+        self._study.write_table(
+            state if is_last else "stopping" if self._stopping else "running",
+            slots=[slot.hosts for slot in self._slots],
+            lost=sorted(self._lost),
+            with_copy=is_last or at_once,
+        )
 
 
 _UNCERTAIN = ("host_lost", "timeout", "disconnected")
-"""Codes of errors after which a call may or may not have been carried out."""
-
-
-def _digest(file: str) -> str:
-    """Returns the SHA-256 of the study's copy, by which desktops detect that they have read parts of two copies."""
-    try:
-        with open(file, "rb") as opened:
-            return hashlib.sha256(opened.read()).hexdigest()
-    except FileNotFoundError:
-        return ""
-
-
-def _suggest(trial: optuna.Trial, name: str, distribution: BaseDistribution) -> Any:
-    """Returns the value of a parameter, which is drawn only once for a trial."""
-    if isinstance(distribution, CategoricalDistribution):
-        return trial.suggest_categorical(name, distribution.choices)
-    if isinstance(distribution, IntDistribution):
-        return trial.suggest_int(
-            name, distribution.low, distribution.high, step=distribution.step, log=distribution.log
-        )
-    assert isinstance(distribution, FloatDistribution)
-    return trial.suggest_float(name, distribution.low, distribution.high, step=distribution.step, log=distribution.log)
+"""Codes of errors that leave open whether a call was carried out."""
 
 
 async def coordinate(run_dir: str) -> int:
-    """Runs the sweep whose coordinator has the folder `run_dir`. Returns the exit code."""
+    """Runs the sweep whose coordinator has the output folder `run_dir`. Returns the exit code."""
     address = control_socket.read(os.path.dirname(os.path.dirname(run_dir)))
     if address is None:
         print("the coordinator of a sweep is started by the keeper of the sweep", file=sys.stderr)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 LATEST = 0.05
-"""Largest delay with which a sampled value counts for a step, as a fraction of the step. One step is always allowed."""
+"""A value counts for step n if it was sampled at most LATEST * n steps, or one step, after step n."""
 
 
 def comparison_step(pruner: Mapping[str, Any], sampled: int) -> int | None:
@@ -14,16 +14,16 @@ def comparison_step(pruner: Mapping[str, Any], sampled: int) -> int | None:
 
     Metrics are sampled at intervals of time, so each trial has values at different steps. All trials are compared at
     the same steps: the multiples of `interval_steps` or, if it is not set, 1, 2, …, 9, 10, 20, …, and for `asha` and
-    `hyperband` also the steps of the rungs. A value that was sampled much later than the newest of these steps is not
-    used, because the trial would look better than those with an earlier value. Trials with short steps are therefore
-    compared rarely.
+    `hyperband` also the steps of the rungs. A value that was sampled much later than the newest comparison step is not
+    used, because the trial would look better than trials whose value is from that step. Trials with short steps are
+    therefore compared rarely.
     """
     step = max((each for each in _steps(pruner, sampled) if each <= sampled), default=0)
     return step if step and sampled - step <= max(1, LATEST * step) else None
 
 
 def _steps(pruner: Mapping[str, Any], to: int) -> list[int]:
-    """Returns steps at which trials are compared, including the last such step that is not after `to`."""
+    """Returns some of the steps at which trials are compared, among them the last one that is not after `to`."""
     interval = pruner.get("interval_steps")
     if interval:
         return [to // interval * interval]

@@ -5,7 +5,10 @@ Optuna: Akiba et al., "Optuna: A Next-generation Hyperparameter Optimization Fra
 
 from __future__ import annotations
 
+import base64
+import os
 import warnings
+import zlib
 from decimal import Decimal
 from typing import Any
 
@@ -19,6 +22,7 @@ from optuna.distributions import (
 from optuna.exceptions import ExperimentalWarning
 from optuna.pruners import BasePruner, HyperbandPruner, MedianPruner, NopPruner, SuccessiveHalvingPruner
 from optuna.samplers import BaseSampler, CmaEsSampler, GridSampler, RandomSampler, TPESampler
+from optuna.storages import BaseStorage
 
 from torchyard_agent.protocol.sweep_messages import ParameterRange, Search
 
@@ -26,28 +30,38 @@ STUDY_NAME = "sweep"
 
 
 class UnboundGridSampler(GridSampler):
-    """A grid sampler for `ask` and `tell`. Optuna's own would try to stop `Study.optimize` after the last point."""
+    """A grid sampler for `ask` and `tell`.
+
+    Optuna's own grid sampler calls `Study.stop`, which works only in `Study.optimize`.
+    """
 
     def after_trial(self, *_: Any) -> None:
         """Does nothing: the coordinator counts the trials."""
 
 
-def open_study(search: Search, file: str, *, repeats: int = 0) -> optuna.Study:
-    """Opens the study in an SQLite file, or creates it.
+def open_study(search: Search, storage: str | BaseStorage) -> optuna.Study:
+    """Opens the study in a storage, or creates it.
 
-    Args:
-        repeats: The number of trials that already exist. It changes the seed, because the sampler would otherwise
-            repeat the random numbers of the first trials.
+    The sampler's seed depends on the number of trials that already exist. Otherwise, the sampler would repeat the
+    random numbers of the first trials whenever the study is opened again.
     """
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    return optuna.create_study(
-        storage=f"sqlite:///{file}",
+    study = optuna.create_study(
+        storage=storage,
         study_name=STUDY_NAME,
         direction=search["objective"]["goal"],
-        sampler=sampler_of(search, repeats),
         pruner=pruner_of(search),
         load_if_exists=True,
     )
+    study.sampler = sampler_of(search, len(study.get_trials(deepcopy=False)))
+    return study
+
+
+def unpack(study: str, file: str) -> None:
+    """Writes a study, encoded as in `sweep_messages.Sweep` (zlib and Base64), to an SQLite file."""
+    with open(f"{file}.new", "wb") as new:
+        new.write(zlib.decompress(base64.b64decode(study)))
+    os.replace(f"{file}.new", file)
 
 
 def distributions_of(search: Search) -> dict[str, BaseDistribution]:
@@ -70,7 +84,7 @@ def _distribution(parameter: ParameterRange) -> BaseDistribution:
 def _last(low: Any, high: Any, step: Any) -> Decimal:
     """Returns the greatest value up to `high` that is a whole number of steps above `low`.
 
-    Optuna would warn about any other upper limit.
+    Optuna warns about an upper limit that cannot be reached from `low` in whole steps.
     """
     first, size = Decimal(str(low)), Decimal(str(step))
     return first + (Decimal(str(high)) - first) // size * size
@@ -89,7 +103,7 @@ def sampler_of(search: Search, repeats: int = 0) -> BaseSampler:
         return CmaEsSampler(seed=seed, n_startup_trials=1 if startup is None else startup)
     # If trials run concurrently, `constant_liar` keeps TPE from drawing values close to those of running trials.
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ExperimentalWarning)  # Otherwise it would be shown to the user.
+        warnings.simplefilter("ignore", ExperimentalWarning)  # About `constant_liar`, for developers.
         return TPESampler(
             seed=seed, n_startup_trials=10 if startup is None else startup, constant_liar=search["parallel"] > 1
         )

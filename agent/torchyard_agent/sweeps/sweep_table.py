@@ -40,6 +40,7 @@ def _row(trial: FrozenTrial) -> dict[str, Any]:
         "cause": attributes.get("cause", ""),
         "started": _time(trial.datetime_start),
         "ended": _time(trial.datetime_complete),
+        "job": attributes.get("job_id", ""),
         "values": values[:: len(values) // MOST_VALUES + 1],
     }
 
@@ -63,7 +64,7 @@ def importances(study: optuna.Study) -> dict[str, float]:
         return {}
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ExperimentalWarning)  # Otherwise it would be written to the sweep's log.
+            warnings.simplefilter("ignore", ExperimentalWarning)  # The warning would be written to the sweep's log.
             found = get_param_importances(study, evaluator=PedAnovaImportanceEvaluator())
     except (ValueError, RuntimeError):  # For example, all values of a parameter are equal.
         return {}

@@ -1,8 +1,9 @@
-"""Decisions about a sweep's trials: the objective in reported metrics, and the outcome of an ended run. No I/O."""
+"""Determines a trial's objective and outcome, and why a sweep has failed. Does no I/O."""
 
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -21,7 +22,7 @@ class Outcome(NamedTuple):
 class Measurement(NamedTuple):
     """A value of the objective, and the step at which it was reported.
 
-    The step is None if the replica counts no steps.
+    The step is None if the replica reports no steps.
     """
 
     value: float
@@ -43,7 +44,9 @@ def outcome(metric: str, replicas: Sequence[str], shown: Mapping[str, Any], *, p
     """Returns the outcome of a trial whose keeper has exited.
 
     Args:
-        shown: The trial's last state (`trial_keepers.TrialKeepers`).
+        metric: The name of the objective.
+        replicas: The names of the run's replicas in plan order.
+        shown: The last state of the trial's run, as shown by its keeper or replayed from its journal.
         pruned: Whether the pruner ended the trial.
         stopping: Whether the sweep is being stopped.
     """
@@ -66,15 +69,21 @@ def _missing(metric: str, metrics: Mapping[str, Any]) -> str:
     if any(metric in (reported or {}) for reported in metrics.values()):
         return f"the objective {metric} was not a finite number at the end"
     names = sorted({name for reported in metrics.values() for name in (reported or {})})
-    return f"the objective {metric} was never reported; reported were: {', '.join(names) or 'no metrics'}"
+    reported = f"reported were: {', '.join(names)}" if names else "the program reported no metrics"
+    return f"the objective {metric} was never reported; {reported}"
+
+
+_NUMBER = re.compile(r"\d+")
 
 
 def sweep_failure(states: Sequence[str], causes: Sequence[str]) -> str:
     """Returns why a sweep has failed, or "" if a trial is complete.
 
+    Causes that differ only by numbers, such as those of GPUs and nodes, count as the same.
+
     Args:
         states: The states of the trials that were not interrupted.
-        causes: The causes of those that failed.
+        causes: The causes of the trials that failed.
     """
     if COMPLETE in states or not states:
         return ""
@@ -84,8 +93,12 @@ def sweep_failure(states: Sequence[str], causes: Sequence[str]) -> str:
         text = f"{which} failed"
     else:
         text = f"no trial is complete: {failed} failed, and the pruner ended {len(states) - failed}"
-    common = Counter(causes).most_common(1)
-    if not common:
+    kinds = [_NUMBER.sub("0", cause) for cause in causes]
+    if not kinds:
         return text
-    cause, count = common[0]
-    return f"{text}: {cause}" if count == failed else f"{text}, {count} of them because: {cause}"
+    kind, count = Counter(kinds).most_common(1)[0]
+    cause = causes[kinds.index(kind)]
+    if count == failed:
+        return f"{text}: {cause}"
+    which = f"{count} of them" if count > 1 else "for example"
+    return f"{text}, {which} because: {cause}"

@@ -1,9 +1,9 @@
 """Recognizes display servers on a GPU by their executables, because a process can choose any name.
 
-The executable must have a known name and be in a folder that only root may write to. It must also be the file that this
-process finds at the same path, because a user can substitute another file in a mount namespace. An executable that an
-update has replaced is accepted, too. A process that only draws is on the driver's list of graphics processes and not on
-its list of compute processes.
+The executable must have a known name and be in a folder that only root may write to. It must also be the file that the
+agent finds at the same path, because a user can substitute another file there in a mount namespace. An executable that
+an update has replaced is also accepted. A process that only draws is on the driver's list of graphics processes, and
+not on its list of compute processes.
 """
 
 from __future__ import annotations

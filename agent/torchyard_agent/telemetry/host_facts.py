@@ -67,7 +67,7 @@ SESSIONS_PROBLEM: Problem = {
 
 
 def disk_problem(folder: str, free_gb: float) -> Problem:
-    """Returns a problem if the disk is nearly full, otherwise None."""
+    """Returns the problem to report if the disk that contains `folder` is nearly full."""
     return {
         "code": "disk_nearly_full",
         "message": f"only {free_gb * 1024:.0f} MiB are free for {folder}",
@@ -76,9 +76,9 @@ def disk_problem(folder: str, free_gb: float) -> Problem:
 
 
 def nvml_problem(reason: str, device_files: tuple[str, ...] = DEVICE_FILES) -> Problem | None:
-    """Returns a problem if NVML does not work, otherwise None.
+    """Returns the problem to report if NVML does not work, or None if the host has no NVIDIA device files.
 
-    On a host without NVIDIA device files this is no problem, because such a host has no GPUs.
+    A host without these files has no GPUs and therefore needs no NVML.
     """
     if not any(map(os.path.exists, device_files)):
         return None

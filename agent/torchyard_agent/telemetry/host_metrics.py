@@ -89,7 +89,7 @@ class HostMeter:
         return counters
 
     def _disk_sectors(self) -> tuple[int, int] | None:
-        """Returns the sectors (read, written) of the device with the agent's folder, or None if they are unknown."""
+        """Returns the numbers of sectors read and written on the disk of the agent's folder, or None if unknown."""
         if self._disk is None:
             return None
         fields = read_or(self._disk).split()

@@ -18,7 +18,7 @@ _MAX_EVENTS = 16
 
 
 class Gpu:
-    """One GPU, with its constants and the last values of readings that are slow or rarely change."""
+    """One GPU: its constant properties, and the latest values of readings that are slow or rarely change."""
 
     __slots__ = ("ecc_errors", "handle", "index", "memory_mb", "name", "problem", "unsupported", "uuid", "xid")
 
@@ -40,10 +40,10 @@ class _GpuError(Exception):
 
 
 class Nvml:
-    """An open instance of NVML. It must be closed when it is idle, because an open instance prevents driver updates."""
+    """An initialized NVML library. It must be closed when it is not in use, because it blocks driver updates."""
 
     def __init__(self) -> None:
-        """Opens NVML. Raises NvmlUnavailable if NVML cannot be used on this host."""
+        """Initializes NVML. Raises NvmlUnavailable if NVML cannot be used on this host."""
         self._library = NvmlLibrary()
         self._samples = 0
         self._capacity = 64
@@ -60,7 +60,7 @@ class Nvml:
 
     @classmethod
     def open(cls) -> Nvml | None:
-        """Returns an open instance, or None if NVML cannot be used on this host."""
+        """Returns an initialized instance, or None if NVML cannot be used on this host."""
         try:
             return cls()
         except NvmlUnavailable:
@@ -188,7 +188,10 @@ class Nvml:
         return entry
 
     def _call(self, gpu: Gpu, what: str, function: Any, *arguments: Any) -> bool:
-        """Calls an NVML function, which writes to `arguments`, and returns whether it succeeded. Raises _GpuError."""
+        """Calls an NVML function, which writes to `arguments`, and returns whether it succeeded.
+
+        Raises _GpuError if the GPU does not respond.
+        """
         if function is None or what in gpu.unsupported:
             return False
         code = function(gpu.handle, *arguments)
@@ -233,7 +236,7 @@ class Nvml:
         return int(errors.value) if found else None
 
     def _running(self, gpu: Gpu) -> list[dict[str, Any]]:
-        """Returns the processes on the GPU with their memory.
+        """Returns the processes on the GPU, with the GPU memory that they use.
 
         A process that is on both lists, compute and graphics, is returned only once.
         """
@@ -250,7 +253,7 @@ class Nvml:
     def _process_list(self, gpu: Gpu, what: str, function: Any) -> list[tuple[int, int | None]]:
         layout = self._library.process
         count = ctypes.c_uint(self._capacity)
-        for _ in range(3):  # The list may have grown between two calls.
+        for _ in range(3):  # The list of processes may have grown between two calls.
             if function is None or what in gpu.unsupported:
                 return []
             code = function(gpu.handle, ctypes.byref(count), self._processes)

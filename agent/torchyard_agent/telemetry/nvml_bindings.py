@@ -37,7 +37,7 @@ THROTTLING = {
     0x40: "hw_thermal_slowdown",
     0x80: "hw_power_brake",
 }
-"""The reasons for reduced clocks, except idleness and clock settings."""
+"""The reasons for reduced GPU clocks, by their bit in NVML's mask, except idleness and clock settings."""
 
 NAME_BYTES = 96
 

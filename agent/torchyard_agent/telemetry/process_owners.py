@@ -16,16 +16,16 @@ CACHED_S = 10.0
 class Owners:
     """The users and programs of processes.
 
-    They are cached for CACHED_S, because finding a user may query a directory service.
+    The results are cached for CACHED_S, because finding a user may query a directory service.
     """
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[float, str, str, bool | None]] = {}
 
     def of(self, pid: int, now: float) -> tuple[str, str]:
-        """Returns (user, program) of a process at monotonic time `now`.
+        """Returns the user and the program of a process at monotonic time `now`.
 
-        A value that this user cannot read, as in a container, is "unknown".
+        A value is "unknown" if the daemon's user may not read it, for example for a process in a container.
         """
         return self._about(pid, now)[1:3]
 

@@ -17,7 +17,7 @@ HAS_CHILDREN_FILES = os.path.exists(f"/proc/self/task/{os.getpid()}/children")
 def children(pid: int, all_threads: bool = True) -> list[int]:
     """Returns the direct children of a process, including zombies.
 
-    They are the children of all threads or of the main thread only. The result is [] if the process has exited.
+    If `all_threads` is false, only children of the main thread are returned. Returns [] if the process has exited.
     """
     found: list[int] = []
     with contextlib.suppress(OSError):

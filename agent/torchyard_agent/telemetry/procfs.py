@@ -43,14 +43,14 @@ def boot_id() -> str:
 def stat_fields(line: bytes) -> list[bytes]:
     """Returns the fields of a line from /proc/PID/stat, beginning with the third.
 
-    The second field, a name in brackets, may contain any characters. Raises ValueError if the line does not have the
-    format of that file.
+    The second field, a name in brackets, may contain any characters. Raises ValueError if the line does not have this
+    format.
     """
     return line[line.rindex(b")") + 2 :].split(None, 22)
 
 
 def read_stat(pid: int) -> list[bytes]:
-    """Returns the `stat_fields` of a process. Raises OSError if the process has exited, or ValueError."""
+    """Returns the `stat_fields` of a process. Raises OSError if it has exited, or ValueError as `stat_fields` does."""
     return stat_fields(read(f"/proc/{pid}/stat", 1024))
 
 

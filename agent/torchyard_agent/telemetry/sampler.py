@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from torchyard_agent.telemetry.nvml import Nvml
 
 _REOPEN_S = 300.0
-"""Shortest time in seconds before NVML is opened again after a problem.
+"""Minimum time in seconds between two attempts to open NVML.
 
-Meanwhile a driver may have been installed or a GPU reset.
+A later attempt may succeed, because a driver may have been installed or a GPU reset in the meantime.
 """
 
 
 class Sampler:
-    """The sampler of this host. A sample per second costs little. Rates are averages since the last sample."""
+    """The sampler of this host. Sampling once per second is cheap. Rates are averages since the last sample."""
 
     def __init__(self, agent_dir: str):
         self._agent_dir = agent_dir
@@ -62,7 +62,7 @@ class Sampler:
         }
 
     def close_nvml(self) -> None:
-        """Closes NVML while no samples are needed. The driver can then be replaced."""
+        """Shuts down NVML when no samples are needed, so that the driver can be replaced."""
         if self._nvml is not None:
             self._nvml.close()
         self._nvml = None

@@ -82,7 +82,7 @@ print("%s" + json.dumps(found))
 
 
 class TrainingPython(NamedTuple):
-    """An interpreter.
+    """A Python interpreter for training programs, with its version and those of its packages.
 
     Versions are None if the interpreter is missing or does not run, or the package is not installed.
     """
@@ -112,7 +112,7 @@ def find(configured: str | None) -> TrainingPython:
     """Returns the training interpreter of this host: the configured one, otherwise the login's `python3` or `python`.
 
     An interpreter that works is run again only if the interpreter or the folders from which it imports have changed.
-    Running it may take PROBE_S.
+    The call may take up to PROBE_S.
     """
     path = resolve(configured)
     if path is None:
@@ -132,9 +132,7 @@ def find(configured: str | None) -> TrainingPython:
 def search(named: str | None) -> list[dict[str, Any]]:
     """Runs the interpreters of this host, and returns their versions.
 
-    Usable interpreters with torch and CUDA come first.
-
-    The search takes at most SEARCH_S, or up to PROBE_S longer if an interpreter is slow.
+    Usable interpreters with torch and CUDA come first. After SEARCH_S, no more interpreters are run.
 
     Args:
         named: The interpreter from the fleet file, which is always included.
@@ -182,7 +180,10 @@ def candidates(named: str | None) -> list[str]:
 
 
 def resolve(configured: str | None) -> str | None:
-    """Returns the path of an executable interpreter, or None if there is none."""
+    """Returns the path of the configured interpreter or, if none is configured, of `python3` or `python` on the PATH.
+
+    Returns None if there is no such executable file.
+    """
     if configured:
         return shutil.which(os.path.expandvars(os.path.expanduser(configured)))
     return shutil.which("python3") or shutil.which("python")

@@ -1,4 +1,1 @@
-"""The folder that comes first on PYTHONPATH of interpreters that are started early.
-
-It contains only `sitecustomize`.
-"""
+"""A folder with the module `sitecustomize`. It is first on the PYTHONPATH of interpreters that are started early."""

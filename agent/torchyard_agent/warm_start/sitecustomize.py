@@ -5,12 +5,12 @@ wait, the interpreter continues as usual with `python script.py` or `python -m m
 `__main__`, `sys.path[0]`, tracebacks and exit codes are as usual. The keeper's side is in
 `torchyard_agent.keeper.processes.warm_interpreters`.
 
-1. The keeper starts `python -c …`, which proves that this interpreter imports this module, and then executes the rank's
-   command line. Otherwise the process exits without running any code of the rank.
+1. The keeper starts `python -c …`. If this interpreter imports this module, the module executes the rank's command
+   line. Otherwise the process exits without running any code of the rank.
 2. The interpreter of the rank's command sends a byte over the channel, imports `imports`, and sends another byte.
 3. The keeper sends two files over the channel: the orders (environment and command line) and the rank's log. If a new
    interpreter might start differently or import other modules, the process executes the command line again. If the
-   channel is closed instead, the process exits.
+   keeper closes the channel without sending the files, the process exits.
 
 The module runs under the rank's own Python, 3.9 or later.
 """
@@ -108,7 +108,7 @@ def _serve(order: str) -> None:
 def _execute_the_command(argv: list[str], order: str) -> None:
     """Executes the rank's command line in this process.
 
-    If the command's first word is not a Python that reads PYTHONPATH, the process exits instead.
+    If the command's first word is not a Python that reads PYTHONPATH, the process exits.
     """
     program = _found(argv[0])
     if program is None or not sys.executable or not os.path.samefile(program, sys.executable):
@@ -128,7 +128,8 @@ def _execute(program: str, argv: list[str], environment: dict[str, str]) -> None
     import signal
 
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
-        # Python ignores these signals. The new program would inherit this, so their default handling is restored.
+        # Python ignores these signals, and a new program inherits which signals are ignored. Therefore their default
+        # handling is restored.
         signal.signal(number, signal.SIG_DFL)
     os.execvpe(program, argv, environment)
 
@@ -143,7 +144,10 @@ def _take_the_log(log: int) -> None:
 
 
 def _take_the_environment(planned: dict[str, str], final: dict[str, str]) -> None:
-    """Applies the differences between `planned` and `final` to the environment. Imports may have changed it too."""
+    """Applies the differences between `planned` and `final` to the environment.
+
+    Other changes, which imported modules have made to the environment, are kept.
+    """
     for name in planned:
         if name not in final:
             os.environ.pop(name, None)
@@ -153,7 +157,10 @@ def _take_the_environment(planned: dict[str, str], final: dict[str, str]) -> Non
 
 
 def _is_shadowed(argv: list[str], imported: set[str]) -> bool:
-    """Returns whether a new interpreter would import a module in `imported` from the program's folders instead."""
+    """Returns whether a new interpreter would import any module in `imported` from the program's folders.
+
+    This interpreter may have imported the module from another folder.
+    """
     here = os.getcwd()
     script = argv[1] if len(argv) > 1 else ""
     folders = [path for path in sys.path if (path + os.sep).startswith(here + os.sep)]

@@ -29,13 +29,13 @@ from torchyard_roles.checkpoints import sharded_files
 KEPT = 3
 """The number of complete checkpoints that are kept."""
 UNFINISHED_MAX_AGE_S = 3600.0
-"""Number of seconds since its last write after which an unfinished save is deleted."""
+"""Time in seconds since the last write to an unfinished save after which the save is deleted."""
 ABOUT = "checkpoint.json"
 PARTS = "parts"
 NEWEST = "newest"
 FILES = ("model.pt", "optimizer.pt", "extra.pt")
 SHARDED_FILES = ("optimizer.pt", "extra.pt", sharded_files.METADATA)
-"""The files that a sharded checkpoint must contain besides those of the ranks."""
+"""The files that a sharded checkpoint must contain besides the ranks' parts of the model."""
 UNFINISHED = ".saving-"
 _NAME = re.compile(r"step-(\d{12})")
 
@@ -52,7 +52,7 @@ class Checkpoint(NamedTuple):
     def is_sharded(self) -> bool:
         """Whether the model is sharded.
 
-        In this case, each rank has written its part of the model to a separate file.
+        The ranks have then written their parts of the model to separate files.
         """
         return sharded_files.METADATA in self.about["files"]
 
@@ -73,7 +73,7 @@ class Checkpoint(NamedTuple):
 
 
 class Damaged(Exception):
-    """Raised when a checkpoint is incomplete or a file cannot be read. The message is a clause."""
+    """Raised when a checkpoint is incomplete or a file cannot be read. The message is a clause without a period."""
 
 
 def name_of(step: int) -> str:
@@ -98,7 +98,7 @@ def _undamaged(name: str, call: Callable[[], Any]) -> Any:
 
 
 def step_of(folder: Path) -> int | None:
-    """Returns the step of a checkpoint's folder, or None if this is not such a folder."""
+    """Returns the step of a checkpoint's folder, or None if the folder's name has another form."""
     found = _NAME.fullmatch(folder.name)
     return int(found[1]) if found else None
 
@@ -202,7 +202,7 @@ def complete_with(
 
 
 def mark_final(root: Path, step: int, run: str) -> None:
-    """Marks a checkpoint as the end of a run. Raises OSError, or Damaged if the checkpoint is incomplete."""
+    """Marks a checkpoint as the last one of a run. Raises OSError, or Damaged if the checkpoint is incomplete."""
     found = read(root, step)
     unfinished = found.folder / f"{UNFINISHED}{ABOUT}"
     _write_text(unfinished, json.dumps({**found.about, "final": True, "run": run}))
@@ -242,13 +242,16 @@ def write_part(root: Path, who: str, step: int | None, state: Any) -> None:
 
 
 def keep_newest_part(root: Path, who: str, step: int) -> None:
-    """Copies the newest part as the part of `step`, by a hard link if possible. Raises OSError if this fails."""
+    """Saves the newest part of `who` also as its part of `step`, by a hard link if possible.
+
+    Raises OSError if the part cannot be linked or copied.
+    """
     path = part_path(root, who, step)
     unfinished = path.with_name(f"{UNFINISHED}{path.name}-{os.getpid()}")
     unfinished.unlink(missing_ok=True)
     try:
         os.link(part_path(root, who, None), unfinished)
-    except OSError:  # The file system has no hard links.
+    except OSError:  # Not all file systems have hard links.
         shutil.copyfile(part_path(root, who, None), unfinished)
     unfinished.replace(path)
 
@@ -323,4 +326,4 @@ def _last_written(folder: Path) -> float:
     try:
         return max(path.stat().st_mtime for path in (folder, *folder.rglob("*")))
     except OSError:
-        return time.time()  # A file has just been renamed or deleted, so the folder is in use.
+        return time.time()  # A file was renamed or deleted during the scan, so the folder is still in use.

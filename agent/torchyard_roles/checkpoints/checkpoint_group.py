@@ -33,7 +33,7 @@ class CheckpointGroup:
         self._members = members
         self._store: JoinStore | None = None
         self.size = 1 if trains_alone else environment.group_size
-        """The number of processes."""
+        """The number of processes in the group."""
 
     def meet(self) -> JoinStore | None:
         """Returns the run's join store, or None if the run has none or this process trains alone.

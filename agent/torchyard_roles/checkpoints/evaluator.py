@@ -32,11 +32,11 @@ def evaluations(
 ) -> Iterator[int]:
     """Loads each new complete checkpoint into `model` in order, and yields its step.
 
-    Checkpoints that cannot be read, or that are deleted before they are loaded, are skipped. If a step is saved again
-    as the end of `run`, it counts as a new checkpoint. The iteration ends after the checkpoint that is marked as the
-    end of `run`. After SIGTERM only the newest of several new checkpoints is evaluated. Since a stopped chief may still
-    be saving, the iteration continues for at least `last_s` seconds after SIGTERM, until a scan of the folder finds no
-    new checkpoint.
+    Checkpoints that cannot be read, or that are deleted before they are loaded, are skipped. A step that is saved again
+    as the end of `run` counts as a new checkpoint. The iteration ends after the checkpoint that is marked as the end of
+    `run`. After SIGTERM only the newest of several new checkpoints is evaluated. Since a stopped chief may still be
+    saving, the iteration continues for at least `last_s` seconds after SIGTERM, until a scan of the folder finds no new
+    checkpoint.
 
     Raises:
         UsageProblem: A checkpoint belongs to another model.
@@ -76,7 +76,7 @@ def _load(one: checkpoint_files.Checkpoint, model: torch.nn.Module) -> bool:
     try:
         state = one.load("model.pt")
     except checkpoint_files.Damaged as damage:
-        if one.folder.exists():  # A checkpoint that has been deleted in the meantime is skipped without a message.
+        if one.folder.exists():  # A checkpoint that was deleted after the scan is skipped without a message.
             log(f"the checkpoint {one.folder} is ignored: {damage}.")
         return False
     difference = first_other_entry(one.about.get("fingerprint") or {}, entries(model))
@@ -90,7 +90,7 @@ def _load(one: checkpoint_files.Checkpoint, model: torch.nn.Module) -> bool:
 
 
 class _StopSignal:
-    """A context manager that records SIGTERM if it is entered by the main thread and the script has no handler.
+    """A context manager that records SIGTERM if the main thread enters it and the script has no handler.
 
     A second SIGTERM more than ECHO_S later ends the process. The handler remains installed after the iteration, because
     the keeper may send SIGTERM to an evaluator that is already exiting by itself, and this signal must not change the
@@ -99,7 +99,7 @@ class _StopSignal:
 
     def __init__(self) -> None:
         # threading.Event would be unsafe: if the signal interrupts wait(), set() in the handler could wait forever for
-        # the lock.
+        # the lock that wait() holds.
         self._at: float | None = None
         self._earlier: Any = None
 

@@ -19,7 +19,7 @@ LARGEST = 64 * 1024
 
 
 def is_connected(size: int) -> bool:
-    """Returns whether torch.distributed connects the group. Values of any size can then be broadcast."""
+    """Returns whether torch.distributed connects the group, so that values of any size can be broadcast."""
     return size > 1 and dist.is_available() and dist.is_initialized() and dist.get_world_size() == size
 
 
@@ -43,7 +43,10 @@ def from_first(data: bytes | None, device: torch.device) -> bytes:
 
 
 def offer(versions: Iterable[bytes], store: JoinStore, key: str) -> None:
-    """Stores the first of several versions of a value that the join store accepts. Larger versions are skipped."""
+    """Stores the first of several versions of a value that is small enough for the join store.
+
+    If all versions are too large, stores nothing.
+    """
     for data in versions:
         if len(data) <= LARGEST:
             store.set(key, data)

@@ -16,7 +16,7 @@ from torchyard_roles.errors import UsageProblem
 
 if TYPE_CHECKING:
     from torchyard_roles.checkpoints.saver import CheckpointSaver
-    from torchyard_roles.strategies.base import Strategy
+    from torchyard_roles.strategies.strategy import Strategy
 
 LARGE = 1 << 14
 """Smallest size in bytes of a tensor that is sent directly from its memory, and received directly into memory."""
@@ -35,11 +35,11 @@ class PeerState(NamedTuple):
 
 
 def encode(saver: CheckpointSaver | None, strategy: Strategy, step: int) -> list[torch.Tensor]:
-    """Encodes the state of this process after `step`, or the reason why that is impossible.
+    """Encodes the state of this process after `step`, or the reason why the state cannot be encoded.
 
     Returns:
         Tensors of bytes: first the structure of the state with its small values, then the values of each large tensor.
-        These share the memory of tensors on the CPU, so they are valid until training continues.
+        The values share the memory of the original CPU tensors, so they are valid only until training continues.
     """
     large: list[torch.Tensor] = []
 
@@ -55,14 +55,14 @@ def encode(saver: CheckpointSaver | None, strategy: Strategy, step: int) -> list
             raise UsageProblem("A worker can only return if TORCHYARD_CHECKPOINTS names a folder.")
         state = {"step": step, "exchange": strategy.exchange_state(), **saver.contents(copy=False)}
         torch.save(_with_tensors(state, without_values), structure)
-    except UsageProblem as problem:  # The peers continue training; only the returning worker fails.
+    except UsageProblem as problem:  # The reason is sent in place of the state, so only the returning worker fails.
         large.clear()
         torch.save({"problem": problem.message}, structure)
     return [torch.frombuffer(structure.getbuffer(), dtype=torch.uint8), *large]
 
 
 def decode(encoded: Sequence[torch.Tensor]) -> PeerState:
-    """Decodes the result of encode(). Raises UsageProblem with the peer's reason."""
+    """Decodes the result of encode(). Raises UsageProblem if the peer could not encode its state."""
     structure, *large = encoded
     values = iter(large)
 
@@ -78,7 +78,7 @@ def decode(encoded: Sequence[torch.Tensor]) -> PeerState:
 
 
 def _with_tensors(value: Any, convert: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """Replaces the tensors of a state. Changes its dicts and lists, and returns the new state."""
+    """Replaces each tensor of a state by `convert(tensor)`. Changes dicts and lists in place, and returns the state."""
     if isinstance(value, torch.Tensor):
         return convert(value)
     if isinstance(value, dict):

@@ -3,7 +3,7 @@
 A resumed script repeats the code before its loop, and the code at the end of finished epochs (`scheduler.step()`).
 State that this code changes is therefore restored only at the *resume point*, which is immediately before the first new
 batch or, if the script uses no loader of the cluster, before the first new step. The objects that are given to
-checkpoint() are also restored by that call.
+checkpoint() are restored twice: when checkpoint() is called, and at the resume point.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class Resumed:
         for group, settings in zip(optimizer.param_groups, self._groups):
             for name, value in settings.items():
                 if isinstance(value, torch.Tensor) and isinstance(group.get(name), torch.Tensor):
-                    # This tensor is changed in place, because a compiled step or a CUDA graph refers to it.
+                    # This tensor is changed in place, because a compiled step or a CUDA graph may refer to it.
                     group[name].copy_(value)
                 else:
                     group[name] = value
@@ -129,7 +129,9 @@ def restore(
     sharded: ShardedSaving | None = None,
     optimizer: Any = None,
 ) -> Resumed | None:
-    """Loads the newest complete checkpoint into `model`, and returns the state to resume from, or None.
+    """Loads the newest complete checkpoint into `model`, and returns the state to resume from.
+
+    Returns None if there is no complete checkpoint.
 
     All ranks of the group must call this function. The other ranks wait until the first rank has read the checkpoint.
     Groups without the chief resume from the parts that they saved, and receive their model from servers or other
@@ -203,9 +205,9 @@ def _load_sharded(
     optimizer: Any,
     state: dict[str, Any],
 ) -> dict[str, Any]:
-    """Loads a sharded model, and returns the optimizer's state for this rank. All ranks call this function.
+    """Loads a sharded model, and returns the optimizer's state for this rank. All ranks must call this function.
 
-    The checkpoint may contain an unsharded model, which the first rank then distributes.
+    If the checkpoint contains an unsharded model, the first rank reads and distributes the model.
     """
     if received.get("sharded"):
         folder = root / checkpoint_files.name_of(step)
@@ -263,7 +265,7 @@ def _of_script(part: dict[str, Any] | None) -> dict[str, Any]:
 
 
 def _shared(root: Path, step: int) -> dict[str, Any]:
-    """Returns the chief's state if this host can read the chief's folder, otherwise an empty dict."""
+    """Returns the chief's state if this process can read the chief's checkpoint folder, otherwise an empty dict."""
     try:
         found = checkpoint_files.read(root, step)
         return _of_chief({name: found.load(name) for name in ("optimizer.pt", "extra.pt")})

@@ -2,8 +2,8 @@
 
 The last checkpoint is written by the calling thread. All ranks of a group save their parts of the same step. The first
 rank announces the step through the join store, far enough ahead that all ranks normally receive the announcement before
-they reach the step. A rank that receives it too late saves no part. The ranks of a sharded model agree on the step
-through their collective calls instead.
+they reach the step. A rank that receives the announcement too late saves no part. The ranks of a sharded model need no
+announcement, because they agree on the step through their collective calls.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ if TYPE_CHECKING:
     from torchyard_roles.checkpoints.sharded_saving import ShardedSaving
     from torchyard_roles.coordination.join_store_client import JoinStore
     from torchyard_roles.data_loader import ShareLoader
-    from torchyard_roles.strategies.base import Strategy
+    from torchyard_roles.strategies.strategy import Strategy
 
 AHEAD_S = 0.3
-"""Time in seconds between the announcement of a save and its step, within which all ranks must receive it."""
+"""Time in seconds by which a save is announced ahead of its step, so that all ranks normally receive it in time."""
 SHARED = "shared"
 """Suffix of the folder in which all ranks write their parts of a sharded model."""
 PARTS_WAIT_S = 10.0
 """Longest time in seconds to wait for the parts of other ranks.
 
-If a part is missing, a resumed run does not give bitwise equal results.
+Without the part of each rank, a resumed run does not give bitwise the same results as an uninterrupted one.
 """
 
 
@@ -53,7 +53,7 @@ def log(message: str) -> None:
 
 
 class CheckpointSaver:
-    """The saver of one trainer's checkpoints: model and optimizer on the chief, and a part on every rank."""
+    """Saves one trainer's share of each checkpoint: model and optimizer on the chief, and a part on every rank."""
 
     def __init__(
         self,
@@ -96,9 +96,9 @@ class CheckpointSaver:
         self._saved_at = time.monotonic()
         self._began = (time.monotonic(), 0)
         self._continues = True
-        """Whether training continues after the save. Used in messages."""
+        """Whether training continues after the newest save. Used in messages."""
         self._later_part: Callable[[], None] | None = None
-        """Writes this rank's part of a sharded save."""
+        """A function that writes this rank's part of a sharded save."""
         self._writer: threading.Thread | None = None
         self._written = True
 
@@ -139,7 +139,7 @@ class CheckpointSaver:
             self._announced = None
             if step == announced["step"]:
                 self.save(step, kept=announced["kept"])
-            else:  # The announcement came too late. The chief need not wait for this rank's part.
+            else:  # The announcement came too late, so this rank saves no part. The chief must not wait for it.
                 self._strategy.flush(announced["step"])
                 self._mark(announced["step"])
         elif announced is None and self._leads and self._is_due(step):
@@ -168,7 +168,7 @@ class CheckpointSaver:
             kept: The steps whose parts are kept.
             last: Whether to wait until the checkpoint is written. If not, a thread writes it.
             final: Whether to mark the checkpoint as the end of training.
-            anew: Whether to save the step again, even if it is already saved, because the model has changed.
+            anew: Whether to save the step again if it is already saved, because the model has changed since then.
 
         Returns:
             False if the save failed, which the chief logs. wait() returns the result of a save by a thread.
@@ -229,7 +229,9 @@ class CheckpointSaver:
         }
 
     def _begin_sharded(self, sharded: ShardedSaving, step: int, about: dict[str, Any]) -> Callable[[], None]:
-        """Copies this rank's part of a sharded model, and returns a function that writes it. All ranks must call both.
+        """Copies this rank's part of a sharded model, and returns a function that writes the part.
+
+        All ranks must call this method and the returned function.
 
         Raises:
             RolesError, OSError: This rank's part cannot be saved. This rank makes no further collective calls for this
@@ -342,7 +344,7 @@ class CheckpointSaver:
         return checkpoint_files.part_steps(self.root, self.who)[: checkpoint_files.KEPT]
 
     def contents(self, *, copy: bool = True) -> dict[str, Any]:
-        """Returns the contents of a checkpoint, by file name. Raises UsageProblem.
+        """Returns the contents of a checkpoint, by file name. Raises UsageProblem if a value cannot be saved.
 
         Args:
             copy: Whether tensors on the CPU are copied, which is needed if training continues before they are written.
@@ -381,7 +383,7 @@ class CheckpointSaver:
         assert self._optimizer is not None
         try:
             state |= training_state.of_script(self.stateful, self._optimizer)
-        except UsageProblem as problem:  # The script set a value that cannot be saved.
+        except UsageProblem as problem:  # An object of the script has a value that cannot be saved.
             log(f"{self.who} keeps less of step {step} than it needs to resume alone: {problem.message}")
         if at_once:
             self._write_part(step, state, kept)
@@ -454,7 +456,7 @@ def _why(error: BaseException) -> str:
     failures = getattr(error, "failures", None)  # DCP collects the errors of all ranks in one exception.
     cause: BaseException | None = next(iter(failures.values()))[0] if failures else error
     error = cause or error
-    while cause is not None:  # torch wraps OSError in an error of its own.
+    while cause is not None:  # torch converts an OSError to an error of its own.
         if isinstance(cause, OSError) and cause.errno == errno.ENOSPC:
             return "the disk is full"
         if isinstance(cause, OSError) and cause.strerror:

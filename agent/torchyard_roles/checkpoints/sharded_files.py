@@ -154,7 +154,7 @@ def _load_full(folder: Path, prefix: str) -> dict[str, torch.Tensor]:
         if name.startswith(prefix)
     }
     if whole:
-        with warnings.catch_warnings():  # Suppresses DCP's warning that only one process reads.
+        with warnings.catch_warnings():  # This suppresses DCP's warning that only one process reads.
             warnings.simplefilter("ignore")
             checkpoint.load(whole, storage_reader=reader(folder), no_dist=True)
     return whole

@@ -52,7 +52,7 @@ class ShardedSaving:
         self._ready: torch.cuda.Event | None = None
         self._writer: threading.Thread | None = None
         self.needs_values = False
-        """Whether the model has no values yet, because the chief's is on the meta device."""
+        """Whether the model has no values yet, because the chief's model is on the meta device."""
 
     def agree(self, ok: bool) -> bool:
         """Returns whether `ok` is true on all ranks."""
@@ -61,11 +61,11 @@ class ShardedSaving:
         return bool(flag.item())
 
     def copy(self, model: torch.nn.Module, optimizer: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Returns this rank's part. Its sharded tensors are copied to the CPU later, at the latest by write().
+        """Returns this rank's part of the state. Sharded tensors are copied to the CPU later, at the latest by write().
 
         Returns:
-            The tensors by their names in DCP, to which copies of the sharded ones are added, and the optimizer's state
-            without its sharded tensors, not copied.
+            A dict of the tensors' copies by their names in DCP, to which copies of sharded tensors are added later, and
+            the optimizer's state without its sharded tensors, which is not copied.
         """
         sharded, rest = sharded_files.split_optimizer(optimizer.state_dict())
         tensors = {
@@ -107,7 +107,10 @@ class ShardedSaving:
         return not self._copied.is_set()
 
     def settle(self) -> None:
-        """Makes sure that the values of a save in progress are copied before they change."""
+        """Waits until the values of a save are copied, or copies them if the save is postponed.
+
+        Must be called before the values change.
+        """
         if self._deferred is not None:
             self._copy_values()
         self._copied.wait()
@@ -124,14 +127,14 @@ class ShardedSaving:
     def _run(self, write: Callable[[], None]) -> None:
         try:
             self._copy_values()
-        except Exception as error:  # write() raises this error again.
+        except Exception as error:  # write() raises this error in the calling thread.
             self._problem = error
         finally:
             self._copied.set()
         write()
 
     def write(self, folder: Path, tensors: dict[str, Any]) -> None:
-        """Writes the tensors that copy() returned into a folder that all ranks share.
+        """Writes the tensors that copy() returned to a folder that all ranks share.
 
         Raises CheckpointException if a rank cannot write its part.
         """

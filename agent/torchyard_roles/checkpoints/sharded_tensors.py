@@ -86,7 +86,7 @@ def shard_optimizer_state(state: dict[str, Any], optimizer: Any) -> dict[str, An
 
 
 def as_parameter(value: Any, parameter: Any) -> Any:
-    """Returns a value of an optimizer's state, sharded like its parameter if both have the same shape."""
+    """Returns a value of an optimizer's state, sharded like the parameter if both have the same shape."""
     is_like = isinstance(value, torch.Tensor) and value.shape == parameter.shape and not hasattr(value, "device_mesh")
     return sharded_as(value, parameter) if is_like else value
 

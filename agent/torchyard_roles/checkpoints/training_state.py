@@ -1,7 +1,7 @@
 """The state that each rank saves in addition to the chief's checkpoint: random states and positions in the data.
 
-A rank outside the chief's process group also saves the optimizer and the script's objects (`of_script`), because it
-cannot receive the chief's objects when the run resumes.
+A rank outside the chief's process group also saves the optimizer and the script's objects (`of_script`), because the
+rank cannot receive the chief's objects when the run resumes.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def on_cpu(value: Any, where: str, *, copy: bool) -> Any:
         return _dict_on_cpu(value, where, copy=copy)
     if type(value) in (list, tuple, set):
         return type(value)(on_cpu(each, f"{where}[{number}]", copy=copy) for number, each in enumerate(value))
-    if hasattr(value, "item") and getattr(value, "ndim", None) == 0:  # The value is a numpy scalar.
+    if hasattr(value, "item") and getattr(value, "ndim", None) == 0:  # A numpy scalar is saved as a Python number.
         return value.item()
     raise UsageProblem(
         f"{where} is a {type(value).__name__}, which a checkpoint cannot hold.",

@@ -311,13 +311,13 @@ class _Remaining:
         if self._store is not None and not self._members.has_trained and self._calls <= KEPT_CALLS:
             kept = json.dumps([base64.b64encode(each).decode() for each in values]).encode()
             if self._environment.rank == self._members.ranks[0]:
-                with suppress(RolesError):  # The result may be too large for the store.
+                with suppress(RolesError):  # A result that is too large for the store is not kept.
                     self._store.set(key, kept)
         return values
 
 
 class _World:
-    """A gloo group of all trainers that is used for collective calls only."""
+    """The exchange of values over a gloo group of all trainers, which is used for collective calls only."""
 
     def __init__(self, environment: Environment, group: Any, *, is_own: bool = False) -> None:
         self._size = environment.world_size

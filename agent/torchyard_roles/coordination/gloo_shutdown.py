@@ -1,13 +1,32 @@
-"""Waits for gloo's threads to become idle before the interpreter exits."""
+"""The safe shutdown of gloo: ranks wait for each other, and then for gloo's threads to become idle."""
 
 from __future__ import annotations
 
 import time
+from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
+
+import torch.distributed as dist
+
+from torchyard_roles.errors import RolesError
 
 THREAD_NAME = "pt_gloo_runloop"
 SAMPLE_S = 0.02
 SETTLE_S = 2.0
+TOGETHER_S = 10.0
+"""Longest time in seconds for which the ranks of a group wait for each other at the end."""
+
+
+def wait_for_all_ranks() -> None:
+    """Waits until all ranks of the group have finished their last collective, for at most TOGETHER_S.
+
+    If a rank closed its connections earlier, gloo collectives on other ranks would fail.
+    """
+    store = dist.distributed_c10d._get_default_store()
+    with suppress(RuntimeError, RolesError):
+        store.set(f"group/finished/{dist.get_rank()}", "1")
+        store.wait([f"group/finished/{rank}" for rank in range(dist.get_world_size())], timedelta(seconds=TOGETHER_S))
 
 
 def settle(tasks: Path = Path("/proc/self/task")) -> None:

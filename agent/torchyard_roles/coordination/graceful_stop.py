@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from torchyard_roles.coordination.join_store_client import JoinStore
 
 AGREEMENT_S = 10.0
-"""Longest time in seconds to wait for all ranks to publish their steps. Only a rank that has exited fails to do so."""
+"""Longest time in seconds to wait until all ranks publish their steps. A rank that takes longer has probably exited."""
 ECHO_S = 0.5
 """Time in seconds for which a second SIGTERM is ignored, since some programs signal a process and then its group."""
 EXPECTED_S = 1.0
@@ -46,11 +46,11 @@ class GracefulStop:
             ranks.
         stop_file: The path of a file that exists if the run is being stopped. If the file does not exist, SIGTERM ends
             only this rank, and the others detect its loss. If the path is empty, every SIGTERM stops the run.
-        patience_s: Time in seconds after SIGTERM within which the file may still appear. A scheduler signals ranks and
-            keepers at the same time. The keepers then write the file, and signal the ranks again.
+        patience_s: Time in seconds after SIGTERM within which the stop file may still appear. A scheduler signals ranks
+            and keepers at the same time. The keepers then write the file, and signal the ranks again.
 
     Attributes:
-        exit_code: The exit status of this process after a stop: 0 if the run is being stopped.
+        exit_code: The exit status of this process after a stop: 0 if the run is being stopped, otherwise 143 (SIGTERM).
     """
 
     def __init__(
@@ -109,12 +109,12 @@ class GracefulStop:
         return self._requested
 
     def wait_for_request(self) -> None:
-        """Waits a moment for a request to stop, which reaches the groups of a run one after another."""
+        """Waits at most EXPECTED_S for a stop request. The groups of a run receive stop requests at different times."""
         with self._changed:
             self._changed.wait_for(lambda: self._requested, EXPECTED_S)
 
     def continue_from(self, step: int) -> None:
-        """Sets the number of finished steps when this rank joins the others."""
+        """Sets the number of finished steps when this rank joins the other ranks."""
         with self._changed:
             self._begun = step
 
@@ -150,7 +150,7 @@ class GracefulStop:
         self._publish_last()
 
     def _publish_last(self) -> None:
-        """Publishes this rank's last step. If the other ranks stop later, they do not wait for this rank."""
+        """Publishes this rank's last step, so that the other ranks do not wait for this rank if they stop later."""
         if self._store is None or self._requested:
             return
         with suppress(RolesError):
@@ -223,7 +223,7 @@ class GracefulStop:
     def _agree(self, store: JoinStore, begun: int) -> int:
         """Determines the step after which all ranks stop.
 
-        Raises StoreLost, or StoreTimeout if a rank does not publish.
+        Raises StoreLost, or StoreTimeout if a rank does not publish its step in time.
         """
         store.set(f"{self._prefix}/{self._rank}", str(begun).encode())
         store.set(f"{self._prefix}/asked", b"1")

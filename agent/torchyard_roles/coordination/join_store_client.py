@@ -1,7 +1,7 @@
 """The client of the run's join store, through which replicas exchange small values.
 
 The primary serves the store (`torchyard_agent.keeper.link.join_store`), so the store outlives the processes of the run.
-If the connection breaks, the client reconnects and repeats unanswered requests. The server executes each request only
+If the connection breaks, the client reconnects and repeats the pending requests. The server executes each request only
 once.
 """
 
@@ -24,7 +24,7 @@ from torchyard_agent.protocol import authenticated_transport
 from torchyard_agent.protocol.authenticated_transport import AuthenticationError, CallerHandshake
 from torchyard_roles.environment import Environment
 from torchyard_roles.errors import EnvironmentProblem, StoreLost, StoreTimeout, UsageProblem
-from torchyard_roles.exchange.socket_io import authenticate, read_exactly, tune
+from torchyard_roles.exchange.sockets import authenticate, read_exactly, tune
 
 DEAD_AFTER_S = 10
 """Time in seconds after which a connection to a host that does not respond is closed."""
@@ -33,7 +33,7 @@ RECONNECT_S = 10.0
 RETRY_PAUSES_S = (0.02, 0.5)
 """The first and the longest pause in seconds between two connection attempts."""
 ANSWER_TIMEOUT_S = 60.0
-"""Timeout in seconds of requests that the store answers immediately. It exceeds any pause of a keeper."""
+"""Timeout in seconds of requests that the store answers immediately. A busy keeper never takes so long to answer."""
 
 Callback = Callable[[bytes], None]
 
@@ -60,7 +60,7 @@ class JoinStore:
         self._open: dict[int, _Request] = {}
         self._watches: dict[str, list[Callback]] = {}
         self._seen: dict[str, tuple[int, bytes]] = {}
-        """The newest (version, value) of each watched key."""
+        """The newest (version, value) of each watched key that was received."""
         self._changes: queue.SimpleQueue[tuple[list[Callback], bytes] | None] = queue.SimpleQueue()
         self._lost: StoreLost | None = None
         self._threads: list[threading.Thread] = []
@@ -105,7 +105,7 @@ class JoinStore:
         return None if value is None else _bytes(value)
 
     def add(self, key: str, amount: int) -> int:
-        """Adds to the number stored at a key, which is initially 0, and returns the sum."""
+        """Adds `amount` to the number stored at a key, which is initially 0, and returns the sum."""
         return int(self._request("add", key=key, amount=amount)["number"])
 
     def compare_set(self, key: str, expected: bytes | None, value: bytes) -> bytes:
@@ -133,10 +133,10 @@ class JoinStore:
         self._request("wait", wait_s=timeout_s, keys=list(keys))
 
     def watch(self, key: str, callback: Callback) -> None:
-        """Calls `callback` on a separate thread with the current value of a key, if it is set, and with each new value.
+        """Registers `callback` to be called with each new value of a key, and first with its current value, if any.
 
-        Callbacks run one at a time and may use the store. Values that are set while the client is disconnected may be
-        skipped, except the last one.
+        Callbacks run one at a time on a separate thread and may use the store. Values that are set while the client is
+        disconnected may be skipped, except the last one.
         """
         with self._lock:
             self._watches.setdefault(key, []).append(callback)
@@ -174,7 +174,7 @@ class JoinStore:
         return _checked(request.answer, words, wait_s)
 
     def _send(self, number: int, request: _Request) -> None:
-        """Sends a request if there is a connection. Otherwise it is sent over the next connection.
+        """Sends a request if there is a connection. Otherwise `_resume` sends the request over the next connection.
 
         The caller must hold the lock.
         """
@@ -186,7 +186,7 @@ class JoinStore:
         try:
             self._link.send(frame)
         except OSError:
-            self._link.cut()  # The receiving thread then reconnects.
+            self._link.cut()  # The receiving thread notices the broken connection too, and reconnects.
 
     def _start_thread(self, target: Callable[[], None], name: str) -> None:
         thread = threading.Thread(target=target, name=name, daemon=True)
@@ -217,7 +217,7 @@ class JoinStore:
                 self._give_up(lost)
 
     def _resume(self, link: _Link) -> None:
-        """Sends unanswered requests and watches again on a new connection."""
+        """Repeats the pending requests and all watches on a new connection."""
         with self._lock:
             if self._lost is not None:
                 link.close()
@@ -256,7 +256,7 @@ class JoinStore:
             for callback in callbacks:
                 try:
                     callback(value)
-                except Exception as error:  # An error in one callback must not prevent the calls of others.
+                except Exception as error:  # An error in one callback must not prevent the other calls.
                     name = getattr(callback, "__qualname__", callback)
                     print(f"torchyard: {name} failed on a change in the join store: {error!r}", file=sys.stderr)
 

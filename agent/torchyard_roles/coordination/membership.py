@@ -5,12 +5,13 @@ with a number, to the join store:
 
     members/<gang>/<generation>     {"number": 2, "lost": ["worker-1"], "joined": 0, "seats": [["worker-0", 1], …]}
 
-`seats` are the replicas with their numbers of ranks, in rank order. A worker that is added to the run has the ranks
-after all others. A lost worker that is started again returns by the following steps. An added worker joins by the same
-steps.
-    ready/<gang>/<generation>/<replica>/<attempt>   set by the worker, when it has distributed its model
-    returning/<gang>/<generation>   k               set by the keeper: a worker waits
-    boundary/<gang>/<generation>    k               set by the first member, when all members are at a step boundary
+`seats` lists the replicas and their numbers of ranks, in rank order. The ranks of a worker that is added to the run
+follow those of all other workers. A lost worker that is started again returns in the following steps, in which k is the
+number of the return. An added worker joins in the same steps.
+
+    ready/<gang>/<generation>/<replica>/<attempt>   set by the worker when it has distributed its model
+    returning/<gang>/<generation>   k               set by the keeper when a worker is waiting
+    boundary/<gang>/<generation>    k               set by the first member when all members are at a step boundary
     members/<gang>/<generation>     {…, "joined": k}
 """
 
@@ -54,7 +55,8 @@ class Membership:
         self._returning = 0
         store.watch(f"members/{self._place}", self._on_change)
         store.watch(f"returning/{self._place}", self._on_returning)
-        # The watch reports the membership later. Until it does, a returning worker would consider itself a member.
+        # The watch reports the current membership with a delay, during which a returning worker would otherwise
+        # believe that it is a member.
         value = store.try_get(f"members/{self._place}") if environment.attempt else None
         if value is not None:
             self._on_change(value)
@@ -78,7 +80,7 @@ class Membership:
         self._store.set(f"trains/{self._place}", b"1")
 
     def announce_boundary(self, number: int) -> None:
-        """Informs the keeper that all members are at a step boundary, where they wait for the returning workers."""
+        """Informs the keeper that all members are at a step boundary, where they wait for returning workers."""
         self._store.set(f"boundary/{self._place}", b"%d" % number)
 
     def announce_ready(self) -> None:

@@ -29,7 +29,10 @@ Scripts may load their data before this call.
 PART = 60 * 1024
 """The number of bytes of a compressed description that are stored as one value in the join store."""
 LATER_S = 2.0
-"""Number of seconds by which the other ranks wait longer than the first rank, which alone can name missing ranks."""
+"""Time in seconds by which the other ranks wait longer than the first rank.
+
+The first rank must time out first, because only its error message can name the missing ranks.
+"""
 
 
 def describe(model: torch.nn.Module, optimizer: Any, **more: Any) -> str:
@@ -88,7 +91,8 @@ def agree(
 
     Raises:
         UsageProblem: This trainer's description differs from the chief's. The message names the first difference.
-        StoreTimeout: A trainer did not call this function in time. The message on the gang's first rank names it.
+        StoreTimeout: A trainer did not call this function in time. On the gang's first rank, the message names that
+            trainer.
     """
     if environment.rank is None:
         raise ValueError("only trainers are compared")
@@ -163,7 +167,7 @@ def _compare(
 
 
 def _meet(store: JoinStore, environment: Environment, by: float, within_s: float, number: int) -> None:
-    """Waits for all ranks of the gang. If some are missing, the error on the gang's first rank names them."""
+    """Waits for all ranks of the gang. The error on the gang's first rank names the missing ranks, if any."""
     if environment.group_size == 1:
         return
     scope = f"agree/{environment.gang}/{environment.generation}/met" + (f"-{number}" if number else "")

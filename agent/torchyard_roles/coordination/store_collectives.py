@@ -1,13 +1,14 @@
 """Collective calls through the run's join store, for trainers that torch.distributed does not connect.
 
 A *meeting* is one collective call of all trainers, such as mean(). Each rank stores its value, the last rank of a
-worker group marks the group's part as complete, and all ranks read the values of all groups. Meetings are numbered.
+worker group to do so marks the group's part as complete, and all ranks read the values of all groups. Meetings are
+numbered.
 
 In asynchronous strategies a group may restart while the others wait in a meeting. The group then joins the open
 meeting, which is the first meeting that no group has completed. If the open meeting belongs to another line of the
-script, the group has ended between two calls. It then repeats the earlier call and gets the same result as before. A
-resumed script also repeats the calls before its first new step. A part that the group had completed before its restart
-stays valid. Keys below `meet/<scope>/`:
+script, the group was interrupted between two calls. It then repeats the earlier call and gets the same result as
+before. A resumed script also repeats the calls before its first new step. A part that the group had completed before
+its restart stays valid. Keys below `meet/<scope>/`:
     3/0/1/2       value of rank 1 of group 0 in generation 2, in meeting 3 (3/0/1/2/7: its eighth piece)
     3/0/2         number of ranks of that generation that stored their value
     3/0           the group's part is complete: generation and number of ranks
@@ -137,7 +138,7 @@ class StoreCollectives:
     def _without_the_ended(self, number: int, groups: list[int], what: str) -> list[int]:
         """Returns the groups that have made this call or may still make it.
 
-        Raises PeerLost if a group ended without it.
+        Raises PeerLost if a group ended without making the call.
 
         PeerLost is not raised in a stopped run, and not after a restart, because the number of calls may then differ
         between groups. The result is the same on all ranks, since an ended group completes no further parts.
@@ -192,7 +193,7 @@ class StoreCollectives:
         self._kept[site] = (number, pieces)
 
     def _first_calls(self, site: str, *, resuming: bool) -> tuple[str, int]:
-        """Returns the action of a restarted group's next call, `join` or `repeat`, and the number of the meeting.
+        """Returns what a restarted group does in its next call, `join` or `repeat`, and the number of the meeting.
 
         The result is the same on all ranks of the group.
         """
@@ -229,7 +230,7 @@ class StoreCollectives:
         return names
 
     def _missing_ranks(self, number: int) -> list[int]:
-        """Returns the ranks of this rank's group that are missing."""
+        """Returns the ranks of this rank's group that have not stored their value for a meeting."""
         environment = self._environment
         keys = (self._key(number, self._group, rank, environment.generation) for rank in range(environment.group_size))
         return [rank for rank, key in enumerate(keys) if self._store.try_get(key) is None]

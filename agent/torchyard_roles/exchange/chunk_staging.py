@@ -29,7 +29,7 @@ class Gradient(NamedTuple):
 
 
 class Staging:
-    """The staging of one worker's parameters in chunks. Chunks may be added later.
+    """Stages one worker's gradients and parameters as chunks. Chunks may be added later.
 
     Args:
         in_place: Whether new parameters are written to the model as soon as they are received. If not, install() writes
@@ -128,7 +128,7 @@ class Staging:
         return self._buffer(self._incoming, chunk)
 
     def arrived(self, chunk: Chunk) -> None:
-        """Writes a received chunk to the model if `in_place` is true, unless it was received there directly."""
+        """Writes a received chunk to the model if `in_place` is true and target() was not the model's own memory."""
         if self._in_place and not self._is_direct(chunk):
             self._write(chunk)
 

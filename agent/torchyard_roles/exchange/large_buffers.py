@@ -1,6 +1,6 @@
 """Tensors in huge pages, for values that are exchanged as a whole.
 
-Ordinary memory is mapped in pages of 4 KiB, each when it is first written. For 60 MB, this mapping takes longer than
+Ordinary memory is mapped page by page (4 KiB) when it is first written. For 60 MB, this mapping takes longer than
 copying the values, and every later pass over the values is slower too.
 """
 
@@ -16,7 +16,7 @@ LARGE_BYTES = 4 * 1024 * 1024
 
 
 def zeros(elements: int, dtype: torch.dtype) -> torch.Tensor:
-    """Returns a flat tensor of zeros on the CPU."""
+    """Returns a one-dimensional tensor of zeros on the CPU, in huge pages if it has at least LARGE_BYTES."""
     size = elements * dtype.itemsize
     if size < LARGE_BYTES or not hasattr(mmap, "MADV_HUGEPAGE"):
         return torch.zeros(elements, dtype=dtype, device="cpu")

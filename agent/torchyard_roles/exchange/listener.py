@@ -1,7 +1,7 @@
 """The listening side of connections: accepts, authenticates and counts clients.
 
 Any process on the data network can connect. The number of connections that are not yet authenticated is limited to
-UNAUTHENTICATED, so that they cannot exhaust the file descriptors. The caller may repeat a failed accept(). Refused
+UNAUTHENTICATED, so that they cannot exhaust the file descriptors. If accept() fails, it may be called again. Refused
 clients are counted, and logged at most once a minute.
 """
 
@@ -20,7 +20,7 @@ from torchyard_roles.errors import PeerLost, ProtocolError
 from torchyard_roles.exchange.tensor_connection import Connection
 
 UNAUTHENTICATED = 128
-"""Maximum number of connections that are not authenticated yet. If there are more, the oldest is closed."""
+"""Maximum number of connections that are not authenticated yet. If there are more, the oldest of them is closed."""
 RETRY_PAUSE_S = 0.05
 """Pause in seconds after a failed accept(), for example if there are no free file descriptors."""
 _IS_CLOSED = (errno.EBADF, errno.EINVAL, errno.ENOTSOCK)

@@ -26,12 +26,11 @@ from torchyard_roles.exchange.tensor_connection import dtype_name
 SMALLEST_CHUNK = 64 * 1024
 LARGEST_CHUNK = 4 * 1024 * 1024
 ADDED = 1 << 32
-"""The smallest number for a chunk of a parameter that is added to a layout later."""
+"""The smallest chunk number of parameters that are added to a layout later."""
 CHUNKS_A_SHARD = 256
 """Number of chunks into which a shard is divided, unless the chunks would be smaller or larger than allowed.
 
-The exchange of the first and the last chunk does not overlap with other work. With more chunks, a larger part of the
-exchange overlaps.
+The exchange of the first and the last chunk does not overlap with other work, so more chunks increase the overlap.
 """
 SMALLEST_BEHIND_COMPUTING = 256 * 1024
 CHUNKS_BEHIND_COMPUTING = 8
@@ -102,7 +101,7 @@ class Chunk(NamedTuple):
 
 @dataclass(frozen=True)
 class Layout:
-    """The trainable parameters in order.
+    """The trainable parameters of a model in order, and their division into shards and chunks.
 
     Args:
         whole_parameters: Whether each parameter must be in one shard and one chunk.
@@ -171,9 +170,10 @@ class Layout:
         return [tuple(pieces) for pieces in shards]
 
     def _cut(self, entry: Entry, before: int, end: float) -> int:
-        """Returns how many elements of an entry, which starts at byte `before`, lie before byte `end`, rounded.
+        """Returns the rounded number of elements of an entry that lie before byte `end` of the model.
 
-        With `whole_parameters` the result is 0 or the size of the entry.
+        `before` is the byte at which the entry begins. With `whole_parameters`, the result is either 0 or the number of
+        elements of the entry.
         """
         inside = (end - before) / entry.element_bytes
         if self.whole_parameters:

@@ -1,8 +1,8 @@
 """Copies between the CPU and a GPU through pinned memory, in a separate CUDA stream.
 
-A large tensor is copied in pieces through two pinned buffers: while the GPU copies one piece, the CPU copies the other
-one. The copies are therefore as fast as pinned memory permits, although they need little of it. Kernels of other
-streams run at the same time.
+A large tensor is copied in pieces through two pinned buffers: while the GPU copies one piece, the CPU copies another
+piece. The copies are therefore as fast as pinned memory permits, although they need little pinned memory. Kernels of
+other streams run at the same time.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _creating = threading.Lock()
 
 
 class PinnedCopies:
-    """The copies from and to one device. Any thread may call the methods, but only one thread copies at a time.
+    """Copies tensors to and from one device. Any thread may call the methods, but only one thread copies at a time.
 
     If the device is the CPU, as in tests, the same pieces are copied without a stream.
     """
@@ -85,9 +85,9 @@ class PinnedCopies:
         return copied
 
     def used(self, copied: torch.Tensor) -> None:
-        """Makes the calling thread's current stream the user of a result of to_device().
+        """Records that the calling thread's current stream uses a result of to_device().
 
-        The result may be freed afterwards.
+        The result may be freed afterwards: its memory is not reused before the stream has finished its current work.
         """
         if self._stream is not None:
             copied.record_stream(torch.cuda.current_stream(self.device))
@@ -118,7 +118,7 @@ def pinned_copies_of(device: torch.device) -> PinnedCopies:
 
 
 def _take(copy: tuple[Any, torch.Tensor, torch.Tensor] | None) -> None:
-    """Waits for the copy into a pinned buffer, and copies from there to its target."""
+    """Waits for the copy into a pinned buffer, and copies the buffer to its target."""
     if copy is not None:
         event, into, buffer = copy
         _wait(event)

@@ -19,8 +19,18 @@ BLOCK = 256
 SCALE_BYTES = 4
 PIECE_BLOCKS = 128
 """Number of blocks in a piece: 128 KiB of float32, the largest size that torch does not divide among threads."""
-MESSAGE_ELEMENTS = 256 * BLOCK
-"""Maximum number of elements in a message: 256 KiB of float32, which lets sums keep up with the network."""
+MESSAGES = 64
+"""Number of messages into which a slice is divided, within the limits below.
+
+The last averages can be sent only after the last pseudo-gradients have arrived. An exchange therefore takes longer than
+the transfer of its bytes, by the time that one message takes. For fragments of 7.5 MB between four groups at 200
+Mbit/s, an exchange with eight messages of 256 KiB per slice took 0.53 s. The transfer of the bytes alone takes 0.48 s.
+"""
+SMALLEST_MESSAGE, LARGEST_MESSAGE = 32 * BLOCK, 256 * BLOCK
+"""Limits of the number of elements in a message, except in the last message of a slice: 32 KiB and 256 KiB of float32.
+
+Messages up to the upper limit are summed as fast as the network delivers them.
+"""
 SMALLEST_SCALE = 2.0**-126
 """Smallest scale. It ensures that neither a scale nor its reciprocal is 0, infinite or subnormal."""
 LARGEST = {"int8": 127, "int4": 7}
@@ -48,9 +58,9 @@ class WireCodec:
         return blocks * self._block_bytes + (SCALE_BYTES + _packed_bytes(rest, self._largest) if rest else 0)
 
     def cut(self, elements: int, number: int, of: int) -> slice:
-        """Returns the range of elements of part `number` of `of` nearly equal parts of a tensor.
+        """Divides a tensor into `of` nearly equal parts, and returns the range of elements of part `number`.
 
-        No block is divided.
+        Blocks are not divided.
         """
         step = BLOCK if self._largest else 1
         blocks = -(-elements // step)
@@ -58,8 +68,10 @@ class WireCodec:
 
     def messages(self, elements: slice) -> list[slice]:
         """Divides a range returned by cut() into one range for each message."""
-        starts = range(elements.start, elements.stop, MESSAGE_ELEMENTS)
-        return [slice(start, min(start + MESSAGE_ELEMENTS, elements.stop)) for start in starts]
+        blocks = -(-(elements.stop - elements.start) // (MESSAGES * BLOCK))
+        size = min(max(blocks * BLOCK, SMALLEST_MESSAGE), LARGEST_MESSAGE)
+        starts = range(elements.start, elements.stop, size)
+        return [slice(start, min(start + size, elements.stop)) for start in starts]
 
     def encode(self, values: torch.Tensor, error: torch.Tensor | None = None) -> torch.Tensor:
         """Encodes a contiguous 1-D tensor. If the encoding is exact, the result shares the tensor's memory.
@@ -82,7 +94,7 @@ class WireCodec:
         return encoded
 
     def decode(self, encoded: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
-        """Writes the decoded values to a contiguous 1-D tensor, and returns it."""
+        """Writes the decoded values to `out`, a contiguous 1-D tensor, and returns `out`."""
         if self.is_exact:
             return out.copy_(encoded.view(out.dtype))
         scratch = _scratch(torch.float32)
@@ -91,7 +103,7 @@ class WireCodec:
         return out
 
     def accumulate(self, encoded: torch.Tensor, total: torch.Tensor, weight: float = 1.0) -> None:
-        """Adds the decoded values times `weight` to a contiguous 1-D tensor, in its dtype."""
+        """Adds the decoded values times `weight` to `total`, a contiguous 1-D tensor, in the dtype of `total`."""
         if self.is_exact:
             total.add_(encoded.view(total.dtype), alpha=weight)
             return

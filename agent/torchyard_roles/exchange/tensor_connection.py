@@ -32,7 +32,7 @@ from torchyard_agent.protocol.authenticated_transport import (
     ListenerHandshake,
 )
 from torchyard_roles.errors import EnvironmentProblem, PeerLost, ProtocolError
-from torchyard_roles.exchange.socket_io import authenticate, limit_unsent, read_into, send_all, send_some, tune
+from torchyard_roles.exchange.sockets import authenticate, limit_unsent, read_into, send_all, send_some, tune
 from torchyard_roles.peers import PeerAddress as Peer
 
 if TYPE_CHECKING:
@@ -99,10 +99,10 @@ class Connection:
         """Unsent parts of posted messages, each with the tensor that owns their memory."""
         self._sender: threading.Thread | None = None
         self._early: list[tuple[dict[str, Any], torch.Tensor | None]] | None = None
-        """Messages that were posted before answer(). They are sealed when they are sent."""
+        """Messages that were posted before answer(). Their MACs are computed when they are sent."""
         self._ahead = memoryview(bytearray(AHEAD))
         self._ahead_start = self._ahead_end = 0
-        self._filling: memoryview | None = None  # The part of the receiving tensor that is not filled yet.
+        self._filling: memoryview | None = None  # The part of the receiving tensor that has not been filled yet.
         self._closed = False
         self._pending: tuple[int, str] | None = None  # The size and dtype of the last header's payload.
 
@@ -211,7 +211,7 @@ class Connection:
     def send(self, header: dict[str, Any], payload: torch.Tensor | None = None) -> None:
         """Sends a header, and a tensor if given, and returns when the kernel has accepted all bytes.
 
-        The tensor must be contiguous and on the CPU. Its size and type are added to the header as "bytes" and "dtype".
+        The tensor must be contiguous and on the CPU. Its size and dtype are added to the header as "bytes" and "dtype".
         """
         with self._sending:
             self._sending.wait_for(lambda: not self._backlog or self._closed)
@@ -238,7 +238,7 @@ class Connection:
             self._wake_sender()
 
     def limit_unsent(self, size: int) -> None:
-        """Limits the bytes that the kernel accepts from send() before it can send them."""
+        """Limits the number of unsent bytes in the kernel's send buffer, so that send() keeps pace with the link."""
         limit_unsent(self._socket, size)
 
     def flush(self, within_s: float) -> None:
@@ -387,12 +387,10 @@ class Connection:
         self._received()
 
     def drain(self) -> None:
-        """Reads for about DRAIN_S, until the peer closes or sends nothing.
+        """Discards received data until the peer closes the connection or stops sending, or for about DRAIN_S.
 
-        Must precede close() if the peer may be sending.
-
-        Closing a connection that has unread bytes resets it, and the peer may then lose the data that was last sent to
-        it.
+        Must be called before close() if the peer may be sending. Closing a connection that has unread bytes would reset
+        the connection, and the peer might lose the last data that this process sent.
         """
         scratch = bytearray(1 << 20)
         deadline = time.monotonic() + DRAIN_S
@@ -485,7 +483,7 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 
 def _memory(tensor: torch.Tensor) -> memoryview:
-    """Returns a view of the tensor's memory, valid as long as the tensor exists. numpy is not needed."""
+    """Returns a view of the tensor's memory, valid as long as the tensor exists, without using numpy."""
     if not tensor.is_contiguous() or not tensor.is_cpu:
         raise ValueError(f"only contiguous tensors on the CPU can be sent, not one on {tensor.device}")
     if not tensor.nbytes:

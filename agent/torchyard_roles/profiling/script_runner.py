@@ -40,7 +40,7 @@ def _run(command: list[str]) -> None:
             sys.path[0] = str(Path(command[0]).absolute().parent)
             runpy.run_path(command[0], run_name="__main__")
     except Exception as error:
-        # Python's hook prints the traceback of the exception itself.
+        # sys.excepthook prints the exception's own __traceback__, whatever its third argument is.
         error.__traceback__ = _in_the_script(error.__traceback__)
         sys.excepthook(type(error), error, error.__traceback__)
         raise SystemExit(1) from None
@@ -57,7 +57,7 @@ def _in_the_script(frames: TracebackType | None) -> TracebackType | None:
 
 
 def _watch_optimizers(path: str) -> None:
-    """Measures the steps of all optimizers, until the script calls distribute()."""
+    """Registers hooks that measure the steps of all optimizers until the script calls distribute()."""
     from torchyard_roles.optimizer_hooks import after_every_step, before_every_step
     from torchyard_roles.profiling.step_recorder import recorder_for
 
@@ -83,7 +83,7 @@ def _watch_optimizers(path: str) -> None:
 
 
 def _end(path: str) -> None:
-    """Writes the measurements of a script that ended by itself."""
+    """Writes the measurements of a script that ended by itself. Raises SystemExit if no step was measured."""
     from torchyard_roles.profiling.step_recorder import recorder_for
 
     recorder_for(path).write()

@@ -32,22 +32,22 @@ if TYPE_CHECKING:
     from torchyard_roles.model_optimizer_pairs import Pairs
 
 WARM_UP = 3
-"""Number of steps at the beginning of each batch size that are not measured."""
+"""Number of steps that are not measured after each change of the batch size."""
 FEWEST, MOST = 5, 60
-"""Smallest and largest number of measured steps of a batch size."""
+"""Smallest and largest number of measured steps per batch size."""
 ENOUGH_S = 6.0
 """Measured time in seconds after which FEWEST steps of a batch size suffice."""
 LIMIT_S = 45.0
-"""Time in seconds from the first step to the exit. The file then contains the measurements so far."""
+"""Time in seconds from the first step after which the process exits, with the measurements so far in the file."""
 SMALLEST_BATCH = 2
 MOST_GRADIENTS = 400
-"""Largest number of gradients in the file. If there are more, neighbouring gradients are combined."""
+"""Largest number of gradients in the file. If there are more, neighboring gradients are combined."""
 COPY_BYTES = 32 * 1024 * 1024
 PARTS = ("step", "forward", "backward", "optimizer", "other")
 
 
 class StepRecorder:
-    """The measurement of one process. `recorder_for` returns the instance for a file."""
+    """Measures the steps of one process. `recorder_for` returns the instance for a file."""
 
     def __init__(self, file: str, clock: Callable[[], float] = time.perf_counter) -> None:
         self._file = file
@@ -100,7 +100,7 @@ class StepRecorder:
                         self._device = parameter.device
 
     def watch_optimizer(self, optimizer: Any) -> None:
-        """Counts the parameters of an optimizer whose model is unknown."""
+        """Includes the parameters of an optimizer whose model is unknown in the measured sizes."""
         if id(optimizer) in self._optimizers:
             return
         self._optimizers[id(optimizer)] = optimizer
@@ -111,7 +111,7 @@ class StepRecorder:
                     self._device = parameter.device
 
     def cut(self, batch: Any) -> Any:
-        """Returns the batch, or its first half or quarter, and notes its size."""
+        """Returns the batch, or its first half or quarter, and records the size of the result."""
         from torchyard_roles.data_loader import samples
 
         size = samples(batch)
@@ -122,7 +122,7 @@ class StepRecorder:
         return batch
 
     def before_optimizer(self) -> None:
-        """Notes the beginning of an optimizer's step."""
+        """Records the beginning of an optimizer's step."""
         self._optimizer_began = self._now()
 
     def after_optimizer(self) -> None:
@@ -167,7 +167,7 @@ class StepRecorder:
         self._keep_size()
         largest = self._largest or 0
         self._division *= 2
-        # The last third of the time is reserved for the smaller batch sizes.
+        # After two thirds of the time, no smaller batch size is measured any more.
         late = self._began is not None and now - self._began > LIMIT_S * 2 / 3
         if self.is_black_box or self._division > 4 or largest // self._division < SMALLEST_BATCH or late:
             self.finish()
@@ -210,10 +210,10 @@ class StepRecorder:
                 self._spent["forward"] += self._backward_began - self._forward_began
 
     def _at_gradient(self, key: int, _: Any) -> None:
-        if self._backward_began is None:  # The model returned no tensor, so the beginning is unknown.
+        if self._backward_began is None:  # The model returned no tensor, so the first gradient starts this part.
             self._at_backward()
         self._last_gradient = self._clock()
-        # The file contains the times of the largest batch size.
+        # Only times of the largest batch size, which is measured first, are written to the file.
         if not self._sizes:
             self._ready.append((key, self._event() or self._last_gradient))
 
@@ -273,7 +273,7 @@ class StepRecorder:
         scratch.replace(file)
 
     def found(self) -> dict[str, Any]:
-        """Returns the measurements, in the form of the file."""
+        """Returns the measurements, in the format of the file."""
         import torch
 
         trained = list(self._parameters.values())

@@ -1,5 +1,5 @@
 """The strategies of distributed training, each in one folder or module.
 
-A new strategy needs a subclass of `base.Strategy` and an entry in `registry.choose`. A script may also define its own
-strategy.
+A new strategy needs a subclass of `strategy.Strategy` and an entry in `registry.choose`. A script may also define its
+own strategy.
 """

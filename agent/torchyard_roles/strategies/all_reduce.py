@@ -21,11 +21,11 @@ from torchyard_roles.errors import EnvironmentProblem
 from torchyard_roles.module_hooks import ModuleHook
 from torchyard_roles.optimizer_hooks import after_step, before_step
 from torchyard_roles.strategies import finite_gradients
-from torchyard_roles.strategies.base import Strategy
 from torchyard_roles.strategies.finite_gradients import FiniteGradients
 from torchyard_roles.strategies.gradient_averaging import GradientAverager
 from torchyard_roles.strategies.gradient_buckets import BUCKET_BYTES, Average
 from torchyard_roles.strategies.gradient_noise import GradientNoise
+from torchyard_roles.strategies.strategy import Strategy
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,7 +42,7 @@ class AllReduce(Strategy):
         self._master = environment.master
         self._on_nan = environment.options.on_nan
         self.finite: list[FiniteGradients] = []
-        """The checks of the optimizers, in the order of distribute()."""
+        """The gradient checks of the optimizers, in the order in which distribute() was called for them."""
         self._averager: GradientAverager | None = None
         self._handles: list[Any] = []
         self._groups: list[Any] = []
@@ -61,7 +61,7 @@ class AllReduce(Strategy):
                 f"There are {self._world_size} workers, but MASTER_ADDR and MASTER_PORT are not set.",
                 "In a topology set program.launcher to torch; elsewhere start the script with torchrun.",
             )
-        # On GPUs, gloo is added to NCCL for small CPU tensors.
+        # On GPUs, NCCL exchanges GPU tensors, and gloo exchanges small CPU tensors.
         backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
         dist.init_process_group(backend, rank=self._rank, world_size=self._world_size)
         self._owns_group = True
@@ -84,7 +84,7 @@ class AllReduce(Strategy):
         return model, optimizer
 
     def watch_gradients(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        """Checks the gradients before each step of the optimizer, according to `strategy.on_nan`.
+        """Registers a check of the gradients before each step of the optimizer, according to `strategy.on_nan`.
 
         Subclasses that override distribute() must call this method.
         """
@@ -102,9 +102,9 @@ class AllReduce(Strategy):
         )
 
     def _ring(self) -> Average:
-        """Returns the function that averages one section.
+        """Returns the function that averages the buckets of one section (`gradient_buckets.Section`).
 
-        Each section has its own group, because within a group all ranks must call collectives in the same order.
+        Each section has its own process group, because all ranks must call a group's collectives in the same order.
         """
         group = self.new_group()
 
@@ -120,9 +120,9 @@ class AllReduce(Strategy):
         return self._groups[-1]
 
     def _arm(self, module: torch.nn.Module, inputs: Any, outputs: Any) -> None:
-        """Makes the next backward pass arm the averager.
+        """Registers a hook that calls `GradientAverager.arm` at the start of the next backward pass.
 
-        A hook on the gradient of an output does this, because this hook runs first in the pass.
+        The hook is registered on an output of the model, because a backward pass computes gradients of outputs first.
         """
         if self._averager is None or not torch.is_grad_enabled():
             return
@@ -134,7 +134,7 @@ class AllReduce(Strategy):
     def _about_to_step(self, optimizer: torch.optim.Optimizer, arguments: Any, named: Any) -> Any:
         """Averages the gradients before a step, or after each call of the step's closure.
 
-        If there is a closure, its loss is averaged too. A line search then makes the same decisions on all ranks.
+        If there is a closure, its loss is averaged too, so that a line search makes the same decisions on all ranks.
         """
         averager = self._averager
         assert averager is not None
@@ -172,7 +172,7 @@ class AllReduce(Strategy):
         super().clip_values(parameters, value)
 
     def _settle(self) -> None:
-        """Averages the gradients that have not been averaged in a backward pass."""
+        """Averages the gradients that no backward pass has averaged."""
         if self._averager is not None:
             self._averager.settle()
 
@@ -212,7 +212,7 @@ class AllReduce(Strategy):
             self._averager.resume(step)
 
     def _check(self) -> None:
-        """Raises NotFinite if the gradients of the last step, whose check may have run on the GPU, were not finite."""
+        """Raises NotFinite if the last step's gradients were not finite. Waits for a check that runs on the GPU."""
         for each in self.finite:
             each.check()
 
@@ -235,7 +235,7 @@ class AllReduce(Strategy):
 def hardware(device: torch.device) -> str:
     """Returns a description of the hardware and torch version.
 
-    Ranks with equal descriptions should have bitwise equal results.
+    Ranks with equal descriptions are expected to compute bitwise equal results.
     """
     if device.type == "cuda":
         return f"{torch.cuda.get_device_name(device)} {torch.__version__}"

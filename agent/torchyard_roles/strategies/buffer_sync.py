@@ -1,4 +1,4 @@
-"""Synchronizes models' buffers, such as running means. Sets changed buffers to the first rank's values."""
+"""Synchronizes models' buffers, such as running means, by setting changed buffers to the first rank's values."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ class SyncedBuffers:
     def __init__(self) -> None:
         self._places: list[tuple[torch.nn.Module, str]] = []
         self._copies: list[torch.Tensor | None] = []
-        """Copies of the buffers, with which the current values are compared.
+        """Copies of the buffers, with which changed() compares the current values.
 
-        The copy is None for a buffer on a GPU, where a comparison would block.
+        For a buffer on a GPU, None takes the place of the copy, because a comparison would wait for the GPU.
         """
 
     def add(self, model: torch.nn.Module) -> None:
@@ -36,15 +36,15 @@ class SyncedBuffers:
     def values(self) -> list[torch.Tensor]:
         """Returns the current buffers. Modules may have replaced buffers since add().
 
-        The tensors are accessed through `.data`, because autograd must not track their updates: a graph may contain a
-        buffer whose values its backward pass does not use.
+        The tensors are accessed through `.data`, so that autograd does not track updates of buffers. A tracked update
+        would make a backward pass fail, even if the pass does not use the buffer's values.
         """
         return [module._buffers[name].data for module, name in self._places]
 
     def changed(self) -> list[int]:
         """Returns for each buffer whether it may have changed since note().
 
-        A NaN that is still NaN counts as unchanged.
+        Values are compared bitwise, so a NaN that has not changed is equal to itself.
         """
         return [
             copy is None or not (are_alike(value, copy) and is_same(value, copy))

@@ -1,7 +1,7 @@
 """The strategy `all_reduce` with `on_worker_loss: continue`: training continues without lost workers.
 
-When a worker is lost, the others abandon the step in progress, connect again and repeat it with their own batches. The
-gradients are divided by the number of workers that take part. A lost worker that is started again joins at a step
+When a worker is lost, the others abandon the step in progress, reconnect, and repeat the step with their own batches.
+The gradients are divided by the number of workers that take part. A lost worker that is started again joins at a step
 boundary with the state of one of the other workers.
 """
 
@@ -25,7 +25,7 @@ from torchyard_roles.strategies.replaceable_group import ReplaceableGroup
 
 
 class ContinuingAllReduce(AllReduce):
-    """The strategy `all_reduce` that replaces its connections after a loss.
+    """The strategy `all_reduce` that replaces its connections after the loss of a worker.
 
     It does not initialize torch.distributed.
     """
@@ -40,10 +40,9 @@ class ContinuingAllReduce(AllReduce):
     def share(self) -> DataShare:
         """Returns this worker's share of the data.
 
-        A worker that is added later gets the share of another worker, in another order.
-
-        All workers must make the same number of steps in an epoch, and the data is not divided again before the next
-        restart.
+        The data is divided among the workers that started together, and is not divided again until the next restart. A
+        worker that is added later gets the share of one of these workers, in a different order. All workers must take
+        the same number of steps in an epoch.
         """
         parts = self._environment.started_with
         if not parts:
@@ -103,12 +102,12 @@ class ContinuingAllReduce(AllReduce):
                 self.members.membership.announce_training()
 
     def exchange_state(self) -> dict[str, Any]:
-        """Returns the exchange's state, which is sent to a returning worker."""
+        """Returns the state of the gradient exchange, which is sent to a returning worker."""
         assert self._averager is not None
         return self._averager.state()
 
     def load_exchange_state(self, state: dict[str, Any], step: int) -> None:
-        """Sets the exchange's state to that of another worker after `step`."""
+        """Sets the state of the gradient exchange to another worker's state after `step`."""
         assert self._averager is not None
         self._averager.load_state(state)
         for each in self.finite:

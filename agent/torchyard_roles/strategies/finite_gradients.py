@@ -6,6 +6,7 @@ make the same decision without communication. Only ranks with sharded gradients 
 
 from __future__ import annotations
 
+import math
 from typing import Any, Callable
 
 import torch
@@ -15,12 +16,13 @@ from torchyard_roles.optimizer_hooks import before_step
 
 
 class FiniteGradients:
-    """The check of one optimizer's gradients.
+    """The check of one optimizer's gradients for NaN and infinite values.
 
     With `on_nan="fail"` a failed check raises NotFinite. On a GPU the result is read asynchronously, in the next step
     or in check(), which is called before a checkpoint is saved and at the end. With `on_nan="skip"` a failed check
     removes the gradients, so the optimizer changes neither the parameters nor its state. On a GPU, this check waits for
-    the backward pass in every step. A GradScaler does not call step() if gradients are not finite.
+    the backward pass in every step. If a GradScaler skips steps whose gradients are not finite, this class does not
+    check the gradients.
 
     Attributes:
         step: The number of the last step that has begun.
@@ -37,9 +39,9 @@ class FiniteGradients:
         """Installs the check of the gradients before each step of an optimizer.
 
         Args:
-            agree: Returns whether a flag is true on all ranks, given this rank's flag and the number of the step.
-                Needed if each rank has only a part of the gradients. It is called once in each step or, if the step has
-                a closure, in each call of the closure.
+            agree: Takes this rank's flag and the step number, and returns whether the flag is true on all ranks.
+                Needed if each rank has only a part of the gradients. Called once in each step or, if the step has a
+                closure, in each call of the closure.
         """
         self._agree = agree
         self.step = 0
@@ -50,9 +52,9 @@ class FiniteGradients:
         before_step(optimizer, self._before_step)
 
     def check(self) -> None:
-        """Waits for the GPU's result for the last step.
+        """Waits for the result of the last step's check, which may have run on the GPU.
 
-        If the gradients were not finite, this and all later calls raise NotFinite.
+        If the gradients were not finite, this call and all later calls raise NotFinite.
         """
         if self._late is not None:
             step, flag, ready = self._late
@@ -78,7 +80,7 @@ class FiniteGradients:
         if getattr(optimizer, "found_inf", None) is not None:
             if self._agree is not None:
                 self._agree(torch.ones((), dtype=torch.bool, device="cpu"), self.step)
-            return  # A fused optimizer itself skips a step whose gradients are not finite.
+            return  # A GradScaler sets found_inf only on optimizers that skip such steps themselves.
         parameters = [each for group in optimizer.param_groups for each in group["params"] if each.grad is not None]
         flag = all_finite([_local(parameter.grad) for parameter in parameters])
         if self._agree is not None:
@@ -111,10 +113,14 @@ class FiniteGradients:
 def all_finite(gradients: list[torch.Tensor]) -> torch.Tensor:
     """Returns whether all gradients are finite, as a bool tensor on the first gradient's device.
 
-    The check uses the function of GradScaler with a factor of 1, which changes no bit. It handles all gradients of one
-    dtype and device in one call, and takes at most a fifth of the time of a norm. On GPUs it does not support bfloat16,
-    and treats float64 as float32. For these dtypes the largest magnitude is checked, which is NaN if any element is
-    NaN. For complex dtypes and on other devices each element is checked.
+    The check calls the function by which GradScaler unscales gradients, with a factor of 1, so no gradient changes. One
+    call handles all gradients of one dtype and device, and takes at most a fifth of the time of computing a norm. On
+    GPUs the function does not support bfloat16, and treats float64 as float32. For these dtypes, the largest magnitude
+    is checked, which is NaN if any element is NaN. For complex dtypes and on other devices, each element is checked.
+
+    On CPUs GradScaler's function also writes all gradients, which takes more time than a step of SGD. Therefore the sum
+    of each gradient is computed first, which takes 40% of the time. If the sum is finite, so are all elements.
+    Otherwise the sum may have overflowed, and the elements are checked.
     """
     kinds: dict[tuple[torch.device, torch.dtype], list[torch.Tensor]] = {}
     for gradient in gradients:
@@ -126,6 +132,9 @@ def all_finite(gradients: list[torch.Tensor]) -> torch.Tensor:
     flags = []
     with torch.no_grad():
         for (device, dtype), each in kinds.items():
+            has_sums = device.type == "cpu" and dtype in (torch.float32, torch.float64)
+            if has_sums and all(math.isfinite(values.sum().item()) for values in each):
+                continue
             if device.type == "cuda" and dtype in (torch.bfloat16, torch.float64):
                 flags.append(torch.stack(list(torch._foreach_norm(each, float("inf")))).isfinite().all())
             elif dtype.is_floating_point and device.type in ("cpu", "cuda"):
@@ -136,6 +145,8 @@ def all_finite(gradients: list[torch.Tensor]) -> torch.Tensor:
                 flags.append(broken[0] == 0)
             else:
                 flags.append(torch.stack([values.isfinite().all() for values in each]).all())
+        if not flags:
+            return torch.ones((), dtype=torch.bool, device="cpu")
         if len(flags) == 1:
             return flags[0]
         return torch.stack([flag.to(flags[0].device) for flag in flags]).all()
@@ -148,9 +159,10 @@ def _local(gradient: Any) -> torch.Tensor:
 
 
 def with_closure(arguments: tuple[Any, ...], named: dict[str, Any], after: Callable[[Any], Any]) -> Any:
-    """Returns the arguments of step() with a closure that returns `after(loss)`, or None if there is no closure.
+    """Returns the arguments of step() with a closure that calls the original closure and returns `after(loss)`.
 
-    Step pre-hooks use this function to run `after` once the closure has computed the gradients.
+    Returns None if step() was called without a closure. Step pre-hooks use this function to run `after` when the
+    closure has computed the gradients.
     """
     closure = named.get("closure", arguments[1] if len(arguments) > 1 else None)
     if closure is None:

@@ -40,7 +40,7 @@ class GlooGroup:
     is_joining = False
     """Whether this rank has returned after its loss and is not yet a member.
 
-    Until then, it must not call other methods.
+    A joining rank must not call other methods.
     """
 
     def __init__(self) -> None:
@@ -52,13 +52,13 @@ class GlooGroup:
         self._group = None
 
     def complete(self, operation: Callable[[], Result], copies: Copies[Result] | None = None) -> Result:
-        """Runs an operation that consists of several exchanges, and returns its result."""
+        """Runs an operation that consists of several exchanges, and returns its result. This class ignores `copies`."""
         return operation()
 
     def settle(self) -> None:
-        """Waits until all ranks have the result of the last operation, if this group continues without lost ranks.
+        """Waits until all ranks have the result of the last operation. Call this before the result is overwritten.
 
-        Must be called before this result is overwritten.
+        The default implementation does nothing. Groups that continue after losing ranks override it.
         """
 
     def maximum(self, numbers: Sequence[int]) -> list[int]:
@@ -148,14 +148,14 @@ def packed_bytes(run: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def unpack_bytes(packed: torch.Tensor, run: Sequence[torch.Tensor]) -> None:
-    """Sets tensors to the result of packed_bytes(), which may be on another device."""
+    """Writes the bytes that packed_bytes() returned to tensors. The tensors may be on another device."""
     for each, part in zip(run, packed.split([each.nbytes for each in run])):
-        # The part is cloned so that it is aligned for its dtype.
+        # The part is cloned because its bytes may not be aligned for the dtype.
         each.copy_(part.clone().view(each.dtype).view(each.shape))
 
 
 def runs_of(tensors: Iterable[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
-    """Divides tensors into runs: consecutive non-empty tensors on one device, of at most BROADCAST_BYTES together.
+    """Divides tensors into runs: consecutive non-empty tensors on one device, of at most BROADCAST_BYTES in total.
 
     A larger tensor is a run of its own.
     """

@@ -4,7 +4,7 @@ Gradients are averaged in each backward pass by hooks, which are called when a g
 wrapped. Gradients that a script assigns to `.grad` itself are averaged before the optimizer's step.
 
     backward   hooks run; a bucket with all its gradients is sent while the pass continues
-    its end    ranks exchange, in one small message, which buckets they touched; the remaining ones are sent, and the
+    pass end   ranks exchange, in one small message, which buckets they touched; the remaining buckets are sent, and the
                averages are written to `.grad`, before clipping and unscaling
     step()     gradients that no pass has averaged (assigned by hand, or accumulated under no_sync) are averaged
 
@@ -34,14 +34,14 @@ from torchyard_roles.strategies.gradient_noise import GradientNoise
 from torchyard_roles.strategies.parameter_check import TOLERANCE, figures, first_difference, is_due
 
 EVENTS = 8
-"""Maximum number of GPU event pairs that are kept before they are evaluated."""
+"""Maximum number of recorded pairs of GPU events whose times have not been read yet."""
 LAST_CHECK_S = 30.0
-"""Longest time in seconds to wait at the end for the other ranks, to compare parameters with them."""
+"""Longest time in seconds to wait for the other ranks before the last comparison of parameters."""
 _PASS, _STEP, _END = 1, 2, 3
 _HEADER = 12
-"""Number of integers in a message's header. Each is followed by its negative.
+"""Number of integers in a message's header: six counts, each followed by its negative.
 
-The maxima of both over all ranks give an upper and a lower bound of the integer.
+The maxima of a count and of its negative over all ranks show the largest and the smallest count of any rank.
 """
 _STEPS_AT, _ROUND_AT, _NEW_AT, _CHECK_AT = 2, 4, 6, 10
 _DENSE, _SPARSE = 1, 2
@@ -50,16 +50,17 @@ _MARK = "_averaged_at"
 
 
 class GradientAverager:
-    """The averaging of one rank's gradients with the gradients of all other ranks.
+    """Averages this rank's gradients with the gradients of all other ranks.
 
     Args:
-        average_of: Returns the function that averages one section. Called on all ranks in the same order.
+        average_of: Returns the function that averages the buckets of one section. Called once for each section, in the
+            same order on all ranks.
         factor: A factor by which gradients are multiplied before they are sent.
         bucket_bytes: The size of a bucket in bytes.
         hardware: A description of this rank's hardware. If all ranks have equal descriptions, parameters must be
             bitwise equal.
         after_round: Called on all ranks with the number of a round, after its buckets have been averaged and before
-            they are used.
+            the averages are used.
         group: The group for messages between the ranks. The default is a new group of all ranks.
         noise: Estimates the gradient noise scale.
     """
@@ -78,7 +79,7 @@ class GradientAverager:
     ) -> None:
         self._noise = noise or GradientNoise(1)
         self._step_passes = 0
-        """Number of exchanged backward passes in the last step."""
+        """Number of backward passes in the last step whose gradients were exchanged."""
         self._device = device
         self._average_of = average_of
         self._factor = factor
@@ -105,7 +106,7 @@ class GradientAverager:
         self._wants_check = False
         self._waited_s = 0.0
         self._met_s = 0.0
-        """Time in seconds for which the current exchange has waited for the other ranks' messages."""
+        """Time in seconds that this rank has waited for messages of other ranks in the current exchange."""
         self._exchanged_s = 0.0
         self._events: list[tuple[Any, Any]] = []
         self._closed = False
@@ -172,7 +173,10 @@ class GradientAverager:
 
     @contextmanager
     def accumulating(self) -> Iterator[None]:
-        """Returns a context in which gradients are not exchanged. The next backward pass or step averages them."""
+        """Returns a context in which gradients are not exchanged.
+
+        The next backward pass or step after the context averages the accumulated gradients.
+        """
         self._accumulating += 1
         try:
             yield
@@ -182,7 +186,8 @@ class GradientAverager:
     def before_forward(self) -> None:
         """Prepares for a forward pass that records gradients.
 
-        If a backward pass is still armed at this time, it was ended by an exception.
+        If the exchange of an earlier backward pass is still scheduled, an exception has ended that pass. Raises
+        UsageProblem if gradients of that pass have already been sent.
         """
         self.notice_unfrozen()
         if not self._armed or torch._C._current_graph_task_id() != -1:
@@ -200,8 +205,8 @@ class GradientAverager:
     def arm(self, *_: Any) -> None:
         """Schedules the exchange of the remaining gradients for the end of the current backward pass.
 
-        This method should be called at the start of the pass, because reentrant activation checkpointing runs nested
-        backward passes, which end earlier.
+        Call this method at the start of the pass. Reentrant activation checkpointing runs nested backward passes. If
+        the first call came from a nested pass, the exchange would start at the end of that pass.
         """
         if self._accumulating or self._closed or self._armed:
             return
@@ -270,8 +275,8 @@ class GradientAverager:
             version = getattr(gradient, _MARK, None)
             bucket = entry.bucket
             assert bucket is not None
-            # Changes of averaged gradients in place after the pass, such as clipping, need no exchange: they are equal
-            # on all ranks.
+            # In-place changes of averaged gradients after the pass, such as clipping, need no exchange, because they
+            # are the same on all ranks.
             if bucket.touched or version is None or (version != gradient._version and not self._passes):
                 bucket.touched = left = True
         if new:
@@ -344,7 +349,7 @@ class GradientAverager:
         return self._noise.scale
 
     def want_check(self) -> None:
-        """Requests that the next exchange compares all ranks' parameters before they change."""
+        """Requests that all ranks' parameters are compared in the next exchange, before a step changes them."""
         self._wants_check = True
 
     def _exchange(self, kind: int) -> None:
@@ -358,7 +363,7 @@ class GradientAverager:
         while met_pass:
             agreed = self._group.complete(partial(self._average, kind, self._round), self._copies)
             # If another rank is in a backward pass while this rank is in settle(), this rank first takes part in the
-            # exchange of that pass, and then repeats its own.
+            # exchange of that pass, and then repeats its own exchange.
             met_pass = kind == _STEP and -agreed[1] == _PASS
             self._use(agreed[_HEADER:])
             if agreed[_CHECK_AT]:
@@ -369,9 +374,9 @@ class GradientAverager:
             self._events.append((start, _recorded()))
 
     def _average(self, kind: int, round_: int) -> list[int]:
-        """Averages the buckets that any rank marked in its message, and returns the agreed message.
+        """Averages the buckets that any rank marked in its message, and returns the maximum of all ranks' messages.
 
-        The averages are written to the buckets' flat tensors, and the call may be repeated.
+        The averages are written to the buckets' flat tensors. This method may be called again after an interruption.
         """
         self._round = round_
         requested_at = time.monotonic()
@@ -381,13 +386,13 @@ class GradientAverager:
         return agreed
 
     def _encoded_averages(self, agreed: list[int]) -> list[torch.Tensor]:
-        """Returns the averages that the flat tensors hold since the last exchange, with its agreed message."""
+        """Encodes the combined message and the averages of the last exchange, for a rank that did not receive them."""
         numbers = torch.tensor([self._round, *agreed], dtype=torch.int64, device="cpu")
         flats = [bucket.flat.cpu() for bucket in self._chosen(agreed[_HEADER:]) if not bucket.is_sparse]
         return [each.view(torch.uint8) for each in (numbers, *flats)]
 
     def _set_averages(self, parts: list[torch.Tensor]) -> list[int]:
-        """Writes another rank's averages to the flat tensors, and returns the agreed message."""
+        """Writes another rank's averages to the flat tensors, and returns the combined message."""
         numbers: list[int] = parts[0].view(torch.int64).tolist()
         self._round, agreed = numbers[0], numbers[1:]
         buckets = [bucket for bucket in self._chosen(agreed[_HEADER:]) if not bucket.is_sparse]
@@ -400,13 +405,13 @@ class GradientAverager:
         return [bucket for number, bucket in enumerate(self._buckets()) if agreed[2 * number]]
 
     def withdraw(self) -> None:
-        """Resets all buckets after an interrupted exchange, which may still write to the old flat tensors."""
+        """Gives all buckets new flat tensors after an interrupted exchange, which may still write to the old ones."""
         self._noise.drop()
         for bucket in self._buckets():
             bucket.withdraw()
 
     def set_members(self, count: int) -> None:
-        """Sets the number of ranks that take part, by which gradients are divided from now on."""
+        """Sets the number of ranks. Gradients are divided by this number from now on."""
         self._factor = 1 / count
         self._noise.workers = count
 
@@ -425,7 +430,7 @@ class GradientAverager:
         return found + self._buffers.changed()
 
     def _meet(self, kind: int, flags: Sequence[int] = (), new: tuple[int, int] = (0, 0)) -> list[int]:
-        """Returns the maximum of each number in the message over all ranks.
+        """Sends a message to all ranks, and returns the maximum of each of its numbers over all ranks.
 
         Raises UsageProblem if the ranks' steps differ.
 
@@ -529,9 +534,9 @@ class GradientAverager:
                     setattr(gradient, _MARK, gradient._version)
 
     def _rearrange(self, section: Section) -> None:
-        """Orders the buckets by the time at which the first rank computes their gradients.
+        """Arranges the parameters in buckets, in the order in which the first rank computed their gradients.
 
-        Missing gradients come last.
+        Parameters without a gradient in this pass come last.
         """
         came = {id(entry) for entry in section.order}
         current = [entry for bucket in section.buckets for entry in bucket.entries]
@@ -544,7 +549,7 @@ class GradientAverager:
             self._number_buckets()
 
     def _compare_parameters(self) -> None:
-        """Raises UsageProblem on all ranks if a parameter differs between ranks. The message names the first one."""
+        """Raises UsageProblem on all ranks if parameters differ between ranks, and names the first such parameter."""
         self._wants_check = False
         own = figures([entry.parameter for entry in self._entries], exact=self._is_uniform)
         bounds = torch.cat([own, -own])
@@ -566,7 +571,7 @@ class GradientAverager:
         """Compares the parameters of all ranks at the end of training.
 
         Returns:
-            False if another rank has left, or did not call finish() within LAST_CHECK_S.
+            False if another rank has left, or did not call finish() within LAST_CHECK_S, and otherwise True.
         """
         if self._closed or not self._entries:
             return True
@@ -586,7 +591,7 @@ class GradientAverager:
         return self._group.mean(value)
 
     def times(self) -> tuple[float, float]:
-        """Returns the time in seconds of the last exchange without waiting, and the time spent waiting for other ranks.
+        """Returns two times of the last exchange in seconds: without waiting, and waiting for other ranks.
 
         On a GPU the exchange is measured by GPU events, and the waiting time by the host's clock.
         """

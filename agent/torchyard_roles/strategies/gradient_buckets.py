@@ -16,8 +16,8 @@ BUCKET_BYTES = 25 * 1024 * 1024
 Average = Callable[[torch.Tensor, int, int], Callable[[], object]]
 """A function that starts averaging a flat tensor over all ranks.
 
-Its arguments are the tensor, the round and the bucket. It returns a function that waits until the tensor holds the
-mean.
+Its arguments are the tensor, the round number and the bucket number. It returns a function that waits until the mean is
+in the tensor.
 """
 
 
@@ -78,7 +78,7 @@ class Bucket:
                 if gradient is None or gradient.is_sparse:
                     view.zero_()
                 elif gradient.dtype == view.dtype and gradient.device == view.device:
-                    # One call for both scaling and copying reads the memory only once.
+                    # A single call scales and copies the gradient, so the gradient is read only once.
                     torch.mul(gradient.detach(), factor, out=view)
                 else:
                     raise UsageProblem(
@@ -100,7 +100,7 @@ class Bucket:
 
     @property
     def flat(self) -> torch.Tensor:
-        """The flat tensor of a bucket that was filled."""
+        """The flat tensor. filled() or receive() must have been called before."""
         assert self._flat is not None
         return self._flat
 
@@ -121,7 +121,7 @@ class Bucket:
 class Section:
     """Parameters that were added together, such as those of an optimizer.
 
-    All ranks send its buckets in the same order.
+    All ranks send the buckets of a section in the same order.
     """
 
     def __init__(self, entries: list[Entry], average: Average, bucket_bytes: int) -> None:
@@ -132,11 +132,11 @@ class Section:
         self.buckets: list[Bucket] = []
         self._bucket_bytes = bucket_bytes
         self._next = 0
-        """The first bucket that has not been sent in this pass."""
+        """The index of the first bucket that has not been sent in this pass."""
         self.arrange(list(reversed(entries)))
 
     def arrange(self, entries: Sequence[Entry]) -> None:
-        """Creates buckets. `entries` are in the order in which their gradients are expected."""
+        """Creates the buckets from `entries`, which are in the order in which their gradients are expected."""
         open_: dict[tuple[Any, ...], tuple[list[Entry], int]] = {}
         runs: list[list[Entry]] = []
         limit = min(FIRST_BUCKET_BYTES, self._bucket_bytes)
@@ -158,7 +158,7 @@ class Section:
         self.buckets = [Bucket(self, run) for run in runs]
 
     def set_buckets(self, buckets: Sequence[list[Entry]]) -> None:
-        """Creates the same buckets as on another rank."""
+        """Creates one bucket for each list of entries. The lists come from the state of another rank."""
         self.buckets = [Bucket(self, bucket) for bucket in buckets]
         self.begin()
 

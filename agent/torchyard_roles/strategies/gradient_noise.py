@@ -1,10 +1,11 @@
-"""The gradient noise scale of a data-parallel run, estimated from norms of this rank's and the averaged gradients.
+"""The gradient noise scale of a data-parallel run, from the norms of one rank's gradient and of the averaged gradient.
 
-The noise scale B = S/|G|² is the ratio of the gradients' variance for one sample to their squared length. Global
-batches that are much larger than B hardly reduce the number of steps. With a batch of B, training takes twice the
-minimum number of steps, and twice the minimum number of samples. With a rank's batch b and the global batch N·b, two
-norms give unbiased estimates of |G|² and S (McCandlish et al. 2018, An Empirical Model of Large-Batch Training,
-appendix A.1). Both are noisy, so B is the ratio of their moving averages.
+The noise scale B = S/|G|² is the ratio of S, the total variance of per-sample gradients, to the squared norm of the
+true gradient G. Global batches that are much larger than B hardly reduce the number of steps. With a batch of B,
+training takes twice the minimum number of steps, and twice the minimum number of samples. A rank's gradient is computed
+from its batch of b samples, and the average over N ranks from N·b samples. The norms of both give unbiased estimates of
+|G|² and S (McCandlish et al. 2018, An Empirical Model of Large-Batch Training, appendix A.1). Both estimates are noisy,
+so B is computed as the ratio of their moving averages.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import math
 import torch
 
 EVERY = 16
-"""One of this many backward passes is measured, so that the norms cost little."""
+"""Only every 16th backward pass is measured, so that computing the norms takes little time."""
 DECAY = 0.95
 """Weight of the earlier estimates in the moving averages."""
 FEWEST = 5
@@ -22,7 +23,7 @@ FEWEST = 5
 
 
 class GradientNoise:
-    """The estimate of one rank.
+    """One rank's estimate of the gradient noise scale.
 
     Args:
         workers: The number of ranks whose gradients are averaged.
@@ -35,7 +36,7 @@ class GradientNoise:
         self._own: list[torch.Tensor] = []
         self._mean: list[torch.Tensor] = []
         self._waiting: tuple[torch.Tensor, torch.Tensor] | None = None
-        """The squared norms of this rank's gradients and of the average, in this step's backward pass."""
+        """The squared norms of this rank's gradients and of the averaged gradients, in this step's backward pass."""
         self._pending: list[tuple[torch.Tensor, torch.Tensor, int]] = []
         """Squared norms and batch sizes that have not been read yet, because reading waits for the GPU."""
         self._samples = 0
@@ -51,23 +52,23 @@ class GradientNoise:
         self._mean.clear()
 
     def drop(self) -> None:
-        """Discards the measurement of this pass, for example because gradients are exchanged twice."""
+        """Discards the measurement of this pass, for example if a bucket of the pass is exchanged twice."""
         self._measures = False
 
     def add_own(self, flat: torch.Tensor, factor: float) -> None:
-        """Adds a bucket with this rank's gradients times `factor`, before it is exchanged."""
+        """Adds a bucket to the norm of this rank's gradients. `flat` contains the gradients times `factor`."""
         if self._measures:
             self._own.append(_square(flat) / factor**2)
 
     def add_mean(self, flat: torch.Tensor) -> None:
-        """Adds a bucket with the averaged gradients."""
+        """Adds a bucket to the norm of the averaged gradients."""
         if self._measures:
             self._mean.append(_square(flat))
 
     def end(self) -> None:
         """Ends a backward pass whose buckets were all averaged.
 
-        If a step has a second pass, both measurements are discarded.
+        The measurement is used only if the optimizer step has no other backward pass.
         """
         measures, self._measures = self._measures, False
         if not measures or len(self._own) != len(self._mean) or not self._own:
@@ -75,7 +76,7 @@ class GradientNoise:
         self._waiting = torch.stack(self._own).sum(), torch.stack(self._mean).sum()
 
     def step(self, samples: int, passes: int) -> None:
-        """Ends an optimizer step.
+        """Ends an optimizer step. Its measurement counts only if the step had one backward pass.
 
         Args:
             samples: The number of samples that this rank has used since its start, or 0 if it is unknown.
@@ -102,7 +103,7 @@ class GradientNoise:
         whole = self.workers * batch
         square = (whole * mean - batch * own) / (whole - batch)
         variance = (own - mean) / (1 / batch - 1 / whole)
-        # The first estimates are averaged equally.
+        # The first estimates are averaged with equal weights.
         weight = max(1 - DECAY, 1 / (self._count + 1))
         self._square += weight * (square - self._square)
         self._variance += weight * (variance - self._variance)

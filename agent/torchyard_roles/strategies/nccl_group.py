@@ -1,12 +1,12 @@
-"""An NCCL communicator that can be aborted at any time, for GPUs of workers that continue without a lost worker.
+"""An NCCL communicator that can be aborted at any time, for workers on GPUs that continue without lost workers.
 
-NCCL does not report every lost rank. The kernels of the other ranks then wait for it on the GPU, and so does each call
-that waits for the GPU. Therefore any thread can abort the communicator, which ends these kernels. This is done when the
-keeper announces a new membership. An aborted operation looks complete, so its result is valid only if nothing was
-aborted in the meantime.
+NCCL does not report every lost rank. The kernels of the other ranks then wait on the GPU for the lost rank, and every
+call that synchronizes with the GPU blocks. Therefore any thread can abort the communicator, which ends these kernels.
+The communicator is aborted when the keeper announces a new membership. An aborted operation looks complete, so its
+result is valid only if nothing was aborted in the meantime.
 
 Operations are issued in NCCL's own stream. wait() polls until they are complete, because no step may use a result
-before all ranks have voted that they have it.
+before all ranks have voted that they have this result.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ CONNECT_S = 60.0
 ABORT_S = 30.0
 """Longest time in seconds that an abort may take. If it takes longer, the worker exits."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 20e-6, 500e-6
-"""The shortest and the longest pause in seconds between two queries of an operation."""
+"""The shortest and the longest delay in seconds between two polls of an operation."""
 SETTINGS = {
-    # Otherwise torch would end the process after an error of NCCL, or if a thread waits long for the GPU.
+    # By default, torch ends the process after an NCCL error, or if a thread waits too long for the GPU.
     "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
     "TORCH_NCCL_ENABLE_MONITORING": "0",
     "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
@@ -127,7 +127,7 @@ class NcclGroup:
         """Ends all operations, including those on the GPU. Any thread may call this method, and may call it repeatedly.
 
         Returns:
-            Whether they ended within ABORT_S.
+            Whether all operations ended within ABORT_S.
         """
         self._is_aborted = True
         thread = threading.Thread(target=self._abort, name="torchyard-abort", daemon=True)
@@ -140,4 +140,4 @@ class NcclGroup:
             group, self._group = self._group, None
             if group is not None:
                 group.abort()
-                del group  # The destructor waits for torch's thread that watches the communicator.
+                del group  # The destructor waits for torch's watchdog thread of the communicator.

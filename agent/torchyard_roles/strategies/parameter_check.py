@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 CHECK_EVERY = 1000
-"""Number of steps between two comparisons, in addition to those at steps 1, 2, 4, 8 …"""
+"""Number of steps between two comparisons of parameters, after earlier comparisons at steps 1, 2, 4, 8 …"""
 TOLERANCE = 1e-3
 """Allowed relative difference of a parameter's norm between ranks with different hardware.
 
@@ -25,7 +25,8 @@ def is_due(count: int) -> bool:
 def figures(parameters: Sequence[torch.Tensor], *, exact: bool) -> torch.Tensor:
     """Returns one number for each parameter, as a tensor on the CPU.
 
-    The number is the sum of the parameter's bits as integers if `exact` is true, and otherwise the parameter's norm.
+    If `exact` is true, the number is a checksum: the sum of the elements' bit patterns, read as integers. Otherwise it
+    is the parameter's norm.
     """
     each = [_figure(parameter, exact) for parameter in parameters]
     stacked = torch.stack([figure.to(each[0].device) for figure in each])
@@ -33,11 +34,11 @@ def figures(parameters: Sequence[torch.Tensor], *, exact: bool) -> torch.Tensor:
 
 
 def first_difference(bounds: torch.Tensor, *, exact: bool) -> int | None:
-    """Returns the number of the first parameter that differs between ranks, or None if all are equal.
+    """Returns the index of the first parameter that differs between ranks, or None if all parameters are equal.
 
     Args:
         bounds: The maxima over all ranks of the numbers from figures(), followed by the maxima of the negated numbers.
-        exact: Whether the numbers are sums of bits. If not, they are norms, which may differ by TOLERANCE.
+        exact: Whether the numbers are checksums. If not, they are norms, which may differ by TOLERANCE.
     """
     most, negative = bounds.chunk(2)
     least = -negative
@@ -70,6 +71,6 @@ def is_same(one: torch.Tensor, other: torch.Tensor) -> bool:
         one, other, size = torch.view_as_real(one), torch.view_as_real(other), size // 2
     places = (one.storage_offset(), other.storage_offset(), one.numel())
     if one.is_contiguous() and other.is_contiguous() and not any(place * size % 8 for place in places):
-        # Comparing 64-bit integers is twice as fast.
+        # 64-bit integers are compared twice as fast as 32-bit elements.
         return bool(torch.equal(one.view(-1).view(torch.int64), other.view(-1).view(torch.int64)))
     return bool(torch.equal(one.view(INTEGERS[size]), other.view(INTEGERS[size])))

@@ -7,7 +7,6 @@ from typing import Callable
 from torchyard_roles.environment import Environment
 from torchyard_roles.errors import NotInThisVersion, UsageProblem
 from torchyard_roles.strategies.all_reduce import AllReduce
-from torchyard_roles.strategies.base import Strategy
 from torchyard_roles.strategies.continuing_all_reduce import ContinuingAllReduce
 from torchyard_roles.strategies.diloco.strategy import Diloco
 from torchyard_roles.strategies.hogwild.strategy import Hogwild
@@ -17,6 +16,7 @@ from torchyard_roles.strategies.reduction_server.continuing_reduction_server imp
 from torchyard_roles.strategies.reduction_server.strategy import ReductionServer
 from torchyard_roles.strategies.sharded.strategy import ShardedAllReduce
 from torchyard_roles.strategies.single_process import SingleProcess
+from torchyard_roles.strategies.strategy import Strategy
 
 
 def choose(environment: Environment, own: Callable[[Environment], Strategy] | None = None) -> Strategy:

@@ -2,17 +2,17 @@
 
 Operations are numbered in the order of their calls, which is the same on all ranks. After its part of an operation, a
 rank *votes* in a small all-reduce, which completes only if all members have the result. A result is used only after the
-vote, unless the caller can make a copy of it. In this case, the vote is awaited before the next operation, while the
-result still exists. Averaged gradients are such results, so a step does not wait for the vote.
+vote, unless a copy of the result can be sent to other members later. In this case, the vote is awaited before the next
+operation, while the result still exists. Averaged gradients are such results, so a step does not wait for the vote.
 
 When the keeper announces a new membership, or a connection breaks, a rank shuts down the connections of its group, and
-the members connect again as a new group. They first exchange the number of operations whose results they use. If none
-of them uses the result of an operation, all of them repeat it. If any of them does, all use it, and those that do not
-have it receive a copy. Therefore no rank is a step ahead of another.
+the members connect again as a new group. They first exchange the number of operations whose results they use. If no
+member uses the result of an operation, all members repeat the operation. If any member uses the result, all members use
+the result, and members that do not have it receive a copy. Therefore no rank is a step ahead of another.
 
-A worker that returns joins at a step boundary. Votes show when all members know that it is waiting. The members then
-wait at the next boundary until the keeper has made it a member, connect as a new group, and one of them sends its
-state.
+A worker that returns joins at a step boundary. Votes show when all members know that the worker is waiting. The members
+then wait at the next boundary until the keeper has made the worker a member, and connect as a new group. One of them
+sends its state to the worker.
 
 Only the neighbors of a lost process in gloo's ring detect its loss, so waiting ranks poll for a new membership.
 
@@ -49,24 +49,24 @@ if TYPE_CHECKING:
 POLL_S = 0.05
 """Interval in seconds at which a waiting rank checks for a new membership."""
 STEP_S = 1800.0
-"""Longest time in seconds to wait for the other ranks in an operation, as in torch."""
+"""Longest time in seconds to wait for the other ranks in an operation. This is also the default of torch."""
 CONNECT_S = 60.0
-"""Longest time in seconds for connecting a new group, once all members are ready."""
+"""Longest time in seconds for the connection of a new group, once all members are ready."""
 NOTICE_S = 30.0
-"""Longest time in seconds to wait for the keeper's decision after a connection broke.
+"""Longest time in seconds to wait for a new membership after a connection broke.
 
 It exceeds the lease of a host.
 """
 
 LOOK_S = 1.0
-"""Interval in seconds at which the thread that aborts NCCL checks whether it is needed."""
+"""Interval in seconds at which the thread that waits for a new membership checks whether NCCL was aborted."""
 BOUNDARY_S = 2.0
 """Interval in seconds at which members that wait at a step boundary repeat their request for a new membership."""
 
 _VOTES, _PASSED = 1, 2
-"""The kinds of control messages: votes, and the exchange of completed operations."""
+"""The kinds of control messages: votes, and exchanges of the numbers of completed operations."""
 _ALL = 1 << 62
-"""The number of results of a rank that needs none, because it receives the whole state."""
+"""The number of results that a joining rank reports. The rank receives the whole state, so it needs no results."""
 
 
 class Interrupted(Exception):
@@ -77,9 +77,9 @@ class _Vote(NamedTuple):
     """A vote in progress about an operation whose result this rank already uses.
 
     Attributes:
-        work: The exchange, or None if it could not be started.
-        message: The tensor that the exchange reduces.
-        copy: Returns a copy of the result.
+        work: The Work object of the vote's all-reduce, or None if the all-reduce could not be started.
+        message: The tensor that the all-reduce reduces.
+        copy: Returns a copy of the operation's result.
     """
 
     work: Any
@@ -96,11 +96,11 @@ class ReplaceableGroup(GlooGroup):
 
     Attributes:
         on_members: Called with the number of members of each new group.
-        on_repeat: Called before an operation is repeated.
+        on_repeat: Called before an operation is repeated, or its result is replaced by a copy from another member.
     """
 
     def __init__(self, store: JoinStore, environment: Environment, device: torch.device) -> None:
-        # GlooGroup.__init__() would create a group of torch.distributed's default world.
+        # super().__init__() is not called, because it would create a group of torch.distributed's default world.
         self.on_members: Callable[[int], None] = lambda count: None
         self.on_repeat: Callable[[], None] = lambda: None
         self.membership = Membership(store, environment)
@@ -112,7 +112,7 @@ class ReplaceableGroup(GlooGroup):
         self._control: Any = None
         self._data: Any = None
         self._nccl: NcclGroup | None = None
-        """The communicator for tensors on its device, or None on CPUs."""
+        """The NCCL communicator for tensors on this rank's GPU, or None on CPUs."""
         self._sockets: list[int] = []
         """Descriptors of the group's connections."""
         self._passed = 0
@@ -120,9 +120,9 @@ class ReplaceableGroup(GlooGroup):
         self._pending: _Vote | None = None
         """The vote about the last operation, if it has not been awaited."""
         self._due = 0
-        """The number of the last announced return of workers of which all members are aware."""
+        """The number of the newest announcement of returning workers that all members know."""
         self._handed_over = 0
-        """The number of the last announced return whose workers have received their state."""
+        """The number of the newest announcement whose returning workers have received their state."""
         self.has_trained = False
         """Whether this rank has completed a step."""
         self.is_joining = environment.attempt > 0
@@ -150,10 +150,10 @@ class ReplaceableGroup(GlooGroup):
         _delete(groups).join(2.0)
 
     def end(self) -> None:
-        """Makes operations raise PeerLost after a loss instead of connecting again.
+        """Makes interrupted operations raise PeerLost from now on, instead of reconnecting.
 
-        Called when training ends, because other ranks may have left. First waits until all members have the result of
-        the last operation. Raises PeerLost as complete() does.
+        Called when training ends, because other ranks may then have left. First waits until all members have the result
+        of the last operation. Raises PeerLost as complete() does.
         """
         self.settle()
         self._ends = True
@@ -162,14 +162,15 @@ class ReplaceableGroup(GlooGroup):
         """Runs an operation until it is complete, and returns its result, which all members use or will use.
 
         Args:
-            operation: May be repeated, so it must not apply its result. Operations that it calls itself are part of it.
-            copies: If it is given, a member that uses the result may send a copy to members that do not have it. Then
-                settle() must be called before the result ceases to exist, and before waiting for other members in any
-                other way. The methods of this class call it.
+            operation: May be called repeatedly, so it must not apply its result. If it calls complete(), the inner
+                operation is part of the outer one.
+            copies: Functions that copy the result from a member to the members that do not have it. If None, complete()
+                waits until all members have the result. Otherwise the caller must call settle() before the result is
+                overwritten or freed, and before it waits for other members without calling a method of this class.
 
         Raises:
-            PeerLost: This rank is no longer a member, or a connection broke, and either end() had been called or the
-                keeper did not announce a lost worker in time.
+            PeerLost: This rank is no longer a member, the operation was interrupted after end() was called, or the
+                keeper did not announce a new membership in time.
         """
         if self._is_inside:
             return operation()
@@ -217,10 +218,10 @@ class ReplaceableGroup(GlooGroup):
             self._send_copies(str(error), pending.copy)
 
     def _recover(self, why: str, has_result: bool, copies: Copies[Any] | None) -> list[torch.Tensor] | None:
-        """Connects again after an operation was interrupted.
+        """Reconnects after an interrupted operation.
 
-        Returns a copy of the operation's result, which is empty if this rank has the result itself, or None if all
-        members repeat the operation. Raises PeerLost as complete() does.
+        Returns the operation's result as copied from another member, [] if this rank already has the result, or None if
+        all members must repeat the operation. Raises PeerLost as complete() does.
         """
         copy: list[torch.Tensor] | None = [] if has_result else None
         while True:
@@ -240,7 +241,7 @@ class ReplaceableGroup(GlooGroup):
                 return copy
 
     def _send_copies(self, why: str, copy: Callable[[], list[torch.Tensor]]) -> None:
-        """Connects again after a vote was interrupted, and sends copies of the result to the members without it."""
+        """Reconnects after an interrupted vote, and sends copies of the result to the members that do not have it."""
         encoded: list[torch.Tensor] = []
         while True:
             used, held = self._reconnect(why, self._passed)
@@ -297,9 +298,9 @@ class ReplaceableGroup(GlooGroup):
         return received
 
     def _transfer(self, state: Callable[[], list[torch.Tensor]] | None) -> list[torch.Tensor]:
-        """Sends the state of the first member to all members that have none.
+        """Sends the state of the first member that has one to all members that have none.
 
-        Returns the state that this rank received.
+        Returns the state that this rank received, or [] if it received none.
         """
         encoded: list[torch.Tensor] = []
         received = self.complete(lambda: self._copy_state(state, encoded))
@@ -309,11 +310,11 @@ class ReplaceableGroup(GlooGroup):
     def _copy_state(
         self, state: Callable[[], list[torch.Tensor]] | None, encoded: list[torch.Tensor]
     ) -> list[torch.Tensor]:
-        """Sends the tensors of the first member that has some to all members that have none.
+        """Copies tensors from the first member that has them to all members that do not have them.
 
         Args:
-            state: Returns this rank's tensors, as bytes, or is None if it has none. Called on the sender only.
-            encoded: A list that keeps the sender's tensors for a repetition.
+            state: Returns this rank's tensors as bytes, and is called on the sender only. None if this rank has none.
+            encoded: A list that keeps the sender's tensors in case this method is called again.
 
         Returns:
             The tensors that this rank received.
@@ -345,10 +346,10 @@ class ReplaceableGroup(GlooGroup):
         return received
 
     def _run_in_thread(self, start: Callable[[Any], list[Any]]) -> None:
-        """Calls `start` in a thread. It starts sends and receives, and this method waits until these have ended.
+        """Calls `start` in a thread to start sends and receives, and waits until these transfers have ended.
 
-        Raises Interrupted if one of them fails. A thread is needed because torch's wait for a transfer cannot be
-        repeated after a timeout. The thread ends at the latest with the connections.
+        Raises Interrupted if a transfer fails. The transfers are awaited in a thread, because torch's wait for a
+        transfer cannot be repeated after a timeout. The thread ends when the connections end, at the latest.
         """
         errors: list[str] = []
         group = self._data
@@ -476,7 +477,7 @@ class ReplaceableGroup(GlooGroup):
         used, held, most, least, due, returning = message.tolist()
         if most != -least:
             raise Interrupted("the ranks are in different operations")
-        # If only some members have received the result of a vote, the others receive it when they connect again.
+        # If only some members have received the result of a vote, the others receive it when they reconnect.
         self._due = max(due, -returning) if kind == _VOTES else due
         return int(used), -int(held)
 
@@ -502,7 +503,7 @@ class ReplaceableGroup(GlooGroup):
                 return
 
     def _wait_on_gpu(self, nccl: NcclGroup, work: Any, _: torch.Tensor) -> None:
-        """Waits for an NCCL operation, and keeps its tensor until then. Raises Interrupted if the operation fails."""
+        """Waits for an NCCL operation, and keeps its tensor alive until then. Raises Interrupted if it fails."""
         deadline = time.monotonic() + STEP_S
 
         def check() -> None:
@@ -523,7 +524,10 @@ class ReplaceableGroup(GlooGroup):
         return self.membership.newest.number != self._members.number
 
     def _reconnect(self, why: str, held: int) -> tuple[int, int]:
-        """Connects to the other members of the newest membership. Arguments and result are those of _connect()."""
+        """Shuts down the connections, waits for a new membership, and connects to its members as _connect() does.
+
+        Raises PeerLost, with the reason `why`, if the keeper announces no new membership in time.
+        """
         self._shut_down()
         if not self.membership.wait_for_change(self._members.number, NOTICE_S):
             raise PeerLost("another rank", "another host", why.rstrip("."))
@@ -581,7 +585,7 @@ class ReplaceableGroup(GlooGroup):
                 for name in ("control", "data"):
                     store = TorchStore(self._store, f"{prefix}/{name}/", CONNECT_S)
                     groups.append(dist.ProcessGroupGloo(store, place, size, timedelta(seconds=CONNECT_S)))
-                # NCCL closes its own sockets, whose descriptors may then belong to other files.
+                # NCCL's sockets are left out, because NCCL closes them, and their descriptors may then be reused.
                 opened.append([each for each in self._connections() if each not in before])
                 nccl = self._open_nccl(f"{prefix}/nccl/", place, size)
                 groups.append(nccl)
@@ -593,7 +597,7 @@ class ReplaceableGroup(GlooGroup):
                 errors.append(RuntimeError(str(error)))
 
         before = set(self._connections())
-        # A thread calls the constructors, because they cannot be interrupted. Each ends after CONNECT_S at the latest.
+        # A thread calls the constructors, which cannot be interrupted but end after CONNECT_S at the latest.
         thread = threading.Thread(target=create, name="torchyard-connect", daemon=True)
         thread.start()
         try:
@@ -618,7 +622,7 @@ class ReplaceableGroup(GlooGroup):
         return NcclGroup(TorchStore(self._store, prefix, CONNECT_S), place, size, self._device, STEP_S)
 
     def _abort_on_change(self, nccl: NcclGroup, number: int) -> None:
-        """Aborts operations after a change of the members.
+        """Aborts the operations on the GPU when the membership changes.
 
         Runs in a separate thread, because the training thread may be waiting for the GPU.
         """
@@ -699,7 +703,7 @@ def _options(how: Any) -> Any:
 
 
 def _delete(groups: list[Any]) -> threading.Thread:
-    """Deletes objects in a background thread. The caller must have no other references to them."""
+    """Empties a list of process groups in a thread, since destructors may block. No other references may exist."""
     thread = threading.Thread(target=groups.clear, name="torchyard-delete", daemon=True)
     thread.start()
     return thread

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from torchyard_roles.data_loader import DataShare
-from torchyard_roles.strategies.base import Strategy
+from torchyard_roles.strategies.strategy import Strategy
 
 
 class SingleProcess(Strategy):

@@ -27,7 +27,9 @@ SAME_RESULT = (StrategyKind.ALL_REDUCE, StrategyKind.REDUCTION_SERVER, StrategyK
 OTHER_RESULT = (StrategyKind.DOWNPOUR, StrategyKind.HOGWILD, StrategyKind.DILOCO)
 """Strategies that change the result of training."""
 ALL_COUNTS_UP_TO = 64
-"""Number of trainers up to which every number is considered; above it, only multiples of the trainers per host are."""
+"""Up to this value, every number of trainers is considered. Above it, only multiples of the number of trainers per host
+are considered, and the largest number that fits.
+"""
 UNCHECKED_TRAINERS = 8
 """Number of GPU trainers that are assumed to fit on a host whose hardware is unknown."""
 
@@ -47,13 +49,13 @@ class Room:
     """The hosts on which trainers and servers can be placed, as indices into the fleet's hosts, fastest first."""
 
     trainers: tuple[int, ...]
-    """The host of each trainer that fits. A host appears once for each of its trainers."""
+    """The host of each trainer that fits. A host appears once for each trainer that fits on the host."""
     servers: tuple[int, ...]
     """The hosts on which a server fits."""
 
 
 def trainer_pool(topology: Topology) -> int:
-    """Returns the position of the pool whose replicas are counted: the largest one of role worker, else the chief's.
+    """Returns the index of the topology's pool of trainers: the largest pool of workers, or else the chief's pool.
 
     Raises UsageError for a topology without trainers.
     """
@@ -67,12 +69,12 @@ def trainer_pool(topology: Topology) -> int:
 
 
 def room_on(topology: Topology, fleet: AdvisedFleet) -> Room:
-    """Returns the room for trainers and servers as the planner finds it, without the topology's pins."""
+    """Returns the hosts on which the planner can place trainers and servers if it ignores the topology's pins."""
     position = trainer_pool(topology)
     pool = topology.pools[position]
     trains = [number for number, host in enumerate(fleet.hosts) if host.compute is not None]
     facts = [fleet.facts[number] for number in trains]
-    # Hosts without GPUs train one replica each, because replicas on the same cores would slow each other down.
+    # Without GPUs, each host gets only one trainer, since trainers on the same cores would slow each other down.
     most = len(facts)
     if pool.gpus:
         most = sum(len(host.gpus) // pool.gpus if host.checked else UNCHECKED_TRAINERS for host in facts)
@@ -109,7 +111,7 @@ def _server_hosts(topology: Topology, fleet: AdvisedFleet) -> Iterator[int]:
 
 
 class Scan:
-    """A fast closed-form estimate of every candidate's speed, by which the candidates to simulate are selected."""
+    """Estimates the speed of every candidate by closed forms, to select the candidates that are simulated."""
 
     def __init__(self, topology: Topology, fleet: AdvisedFleet, room: Room):
         self._strategy = topology.strategy
@@ -131,7 +133,7 @@ class Scan:
         ]
 
     def candidates(self, kinds: Sequence[StrategyKind]) -> list[tuple[float, Counts]]:
-        """Returns the estimated samples/s of every candidate, fastest first."""
+        """Returns every candidate with its estimated samples/s, fastest first."""
         found: list[tuple[float, Counts]] = []
         for count in self.numbers():
             found += self._with(count, kinds)
@@ -143,7 +145,8 @@ class Scan:
         computing = {host: self._of[host] for host in dict.fromkeys(hosts)}
         samples = sum(self._of[host].samples for host in hosts) * self._ranks
         slowest = max(computing.values(), key=lambda each: each.gradient_s)
-        # This approximates the expected maximum of `ranks` normal durations (Cramér 1946).
+        # The step begins its exchange when the slowest rank is ready. `noise` approximates the expected difference
+        # between the maximum and the mean of `ranks` normally distributed durations (Cramér 1946).
         noise = slowest.spread_s * sqrt(2 * log(ranks)) * 0.8 if ranks > 1 else 0.0
         ready = slowest.gradient_s + noise
         optimizer = slowest.optimizer_s
@@ -202,7 +205,10 @@ class Scan:
         return mixed_time(trainers, servers) * self._size / (slowest_rate * SERVED_EFFICIENCY)
 
     def _served(self, hosts: Sequence[int]) -> list[float]:
-        """Returns the durations of an exchange with 1, 2, … servers. Hosts without trainers get servers first."""
+        """Returns the durations in seconds of an exchange with 1, 2, … servers.
+
+        Servers are placed first on hosts without trainers.
+        """
         used = Counter(hosts)
         order = sorted(self._room.servers, key=lambda host: host in used)
         total = len(hosts) * self._ranks
@@ -219,7 +225,7 @@ class Scan:
 def strategy_for(topology: Topology, counts: Counts) -> Topology:
     """Returns the topology with the strategy and groups of a candidate.
 
-    Settings that have no effect under this strategy are reset.
+    Settings that have no effect under the candidate's strategy are reset.
     """
     spec = spec_of(counts.kind)
     changes = {
@@ -279,7 +285,10 @@ def _as_data(values: dict[str, object]) -> dict[str, object]:
 
 
 def counts_of(topology: Topology) -> Counts:
-    """Returns the strategy and the numbers of a topology. A topology without a strategy counts as all-reduce."""
+    """Returns the strategy of a topology, and its numbers of trainers, servers and worker groups.
+
+    A topology without a strategy counts as all-reduce.
+    """
     replicas = replicas_of(topology)
     role = spec_of(topology.strategy.kind).server_role
     kind = topology.strategy.kind
@@ -292,7 +301,7 @@ def counts_of(topology: Topology) -> Counts:
 
 
 def layout_of(topology: Topology, slots: dict[str, Slot], fleet: AdvisedFleet) -> Layout | None:
-    """Returns the layout of a placed topology; None if a trainer or server is not placed or has no profile."""
+    """Returns the layout of a placed topology; None if a replica is not placed or a trainer's host has no profile."""
     replicas = replicas_of(topology)
     role = spec_of(topology.strategy.kind).server_role
     needed = [each for each in replicas if each.role.trains or each.role is role]

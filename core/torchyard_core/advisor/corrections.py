@@ -13,15 +13,18 @@ from torchyard_core.topology.strategies.registry import spec_of
 NEWEST = 5
 """Maximum number of runs from which the correction of a scope is derived."""
 LOWEST, HIGHEST = 0.5, 2.0
-"""Bounds of a factor. A larger difference is assumed to have another cause, such as other users of the hosts."""
+"""Bounds of each factor. A factor outside these bounds is assumed to have another cause, such as other users' load."""
 
 
 @dataclass(frozen=True)
 class Correction:
-    """Factors by which the parts of a predicted step are multiplied. Each is the median over the newest runs."""
+    """Factors by which the parts of a predicted step are multiplied.
+
+    Each factor is the median of the newest runs' ratios of measured to predicted time.
+    """
 
     compute: float = 1.0
-    """Factor of the computing time and of the wait for the slowest trainer, which is proportional to it."""
+    """Factor of the computing time. It also applies to the wait for the slowest trainer, which grows in proportion."""
     exchange: float = 1.0
     """Factor of the exchange time; 1 if no run measured it."""
     runs: int = 0
@@ -30,21 +33,29 @@ class Correction:
     exchange_spread: float = 0.0
 
     def step_s(self, computed_s: float, exchange_s: float) -> float:
-        """Returns the corrected step time, given the predicted times up to the end of computing and of the exchange."""
+        """Returns the corrected step time.
+
+        Args:
+            computed_s: The predicted step time without the exchange.
+            exchange_s: The predicted time by which the exchange extends the step.
+        """
         return self.compute * computed_s + self.exchange * exchange_s
 
 
 @dataclass(frozen=True)
 class Scope:
-    """The predictions to which a correction applies: those of one strategy with trainers on hosts of these kinds."""
+    """The predictions to which a correction applies: those of one strategy with trainers on certain kinds of hosts."""
 
     kind: StrategyKind
     host_kinds: tuple[str, ...]
-    """The distinct kinds, sorted."""
+    """The distinct kinds of the trainers' hosts, sorted."""
 
     @staticmethod
     def of(kind: StrategyKind, host_kinds: Iterable[str]) -> Scope:
-        """Returns the scope. A single trainer without a strategy counts as all-reduce, as in recommendations."""
+        """Returns the scope of a strategy with trainers on hosts of `host_kinds`.
+
+        A topology without a strategy counts as all-reduce, as in recommendations.
+        """
         return Scope(StrategyKind.ALL_REDUCE if kind is StrategyKind.NONE else kind, tuple(sorted({*host_kinds})))
 
 
@@ -55,7 +66,7 @@ class Ratios:
     scope: Scope
     compute: float
     exchange: float | None
-    """None if the exchange is too small a part of the predicted step to be measured."""
+    """Ratio of the exchange times; None if the exchange is too small a part of the predicted step to be measured."""
 
 
 def corrections_of(runs: Sequence[Ratios]) -> dict[Scope, Correction]:
@@ -89,7 +100,7 @@ def _bounded(factor: float) -> float:
 
 
 def correction_remarks(corrections: Mapping[Scope, Correction]) -> list[str]:
-    """Returns a sentence for each correction, and one about all other predictions."""
+    """Returns sentences for the user: one about each correction, and one about the predictions without a correction."""
     found = []
     for scope, each in corrections.items():
         exchange = f", exchange ×{each.exchange:.2f}" if each.exchange != 1 else ""

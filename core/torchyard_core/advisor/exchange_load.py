@@ -1,4 +1,4 @@
-"""The bytes that an exchange sends and receives on each host, in units of M, the size of the gradients.
+"""The data that an exchange sends and receives on each host, as a multiple of M, the gradient bytes exchanged per step.
 
 The formulas are those in the documentation pages of the strategies. `topology.strategies.reduction_cost` contains the
 special case of equal links and one replica per host. In this module, several replicas may share a host, and links may
@@ -16,7 +16,11 @@ from torchyard_core.topology.strategies.reduction_cost import mixed_parts
 
 @dataclass(frozen=True)
 class HostLoad:
-    """The load of one exchange, in units of M: over a host's link in each direction, and within the host."""
+    """The data of one exchange over a host's link in each direction, and within the host.
+
+    The unit is M, the gradient bytes exchanged per step. For DiLoCo's exchange between groups, it is the size of the
+    encoded pseudo-gradients.
+    """
 
     sent: float = 0.0
     received: float = 0.0
@@ -50,7 +54,7 @@ def shares_of(servers: Sequence[int]) -> dict[int, float]:
 
 
 def mixed_shares(trainers: Sequence[int], reducers: Sequence[int]) -> dict[int, float]:
-    """Returns the fraction of the gradients that the reducers and trainers on each host sum together."""
+    """Returns the fraction of the gradients that is summed on each host, if both reducers and trainers sum."""
     of_trainer, of_reducer = mixed_parts(len(trainers), len(reducers))
     found: Counter[int] = Counter()
     for host in trainers:
@@ -61,7 +65,11 @@ def mixed_shares(trainers: Sequence[int], reducers: Sequence[int]) -> dict[int, 
 
 
 def push_loads(trainers: Sequence[int], shares: Mapping[int, float]) -> dict[int, HostLoad]:
-    """Returns the loads, by host, of sending all parts to the processes that sum them. A pull is the reverse."""
+    """Returns the loads of a push, by host: every rank sends each part of its gradients to the host that sums the part.
+
+    `shares` contains the fraction of the gradients that each host sums. A pull has the same loads in the opposite
+    direction.
+    """
     counts = Counter(trainers)
     total = len(trainers)
     found = {}
@@ -72,7 +80,10 @@ def push_loads(trainers: Sequence[int], shares: Mapping[int, float]) -> dict[int
 
 
 def push_connections(trainers: Sequence[int], shares: Mapping[int, float]) -> dict[int, int]:
-    """Returns the number of other hosts with which each host exchanges parts, and with which it shares its link."""
+    """Returns the number of other hosts with which each host exchanges gradients.
+
+    The connections to these other hosts share the host's link.
+    """
     senders, summing = {*trainers}, {host for host, share in shares.items() if share > 0}
     return {
         host: len(((summing if host in senders else set()) | (senders if host in summing else set())) - {host})
@@ -81,5 +92,11 @@ def push_connections(trainers: Sequence[int], shares: Mapping[int, float]) -> di
 
 
 def slowest_s(loads: Mapping[int, HostLoad], rates: Mapping[int, float], size: float) -> float:
-    """Returns the lower bound of an exchange's duration: the time of the busiest direction of a link."""
+    """Returns the lower bound of an exchange's duration in seconds: the transfer time of the busiest link direction.
+
+    Args:
+        loads: The load of each host, as a multiple of `size`.
+        rates: The bandwidth of each host's link, in bytes per second.
+        size: The size of one rank's gradients or pseudo-gradients, in bytes.
+    """
     return max((size * max(load.sent, load.received) / rates[host] for host, load in loads.items()), default=0.0)

@@ -15,15 +15,18 @@ from torchyard_core.topology.host_facts import HostFacts
 from torchyard_core.topology.model import StrategyKind
 
 ASSUMED_BYTES_S = 1e9 / 8
-"""Bandwidth of a link that was neither measured nor stated."""
+"""Bandwidth, in bytes per second, assumed for a link that was neither measured nor stated in the fleet file."""
 COMPUTER_LABEL = "computer"
-"""The label with the same value on hosts that share the cores of one computer, such as containers."""
+"""Label that has the same value on all hosts, such as containers, that share the cores of one computer."""
 MIB = 2**20
 
 
 @dataclass(frozen=True)
 class AdvisedFleet:
-    """The hosts of a fleet, in the order of `facts`, with remarks about assumptions and omissions."""
+    """The hosts of a fleet, in the order of `facts`.
+
+    `remarks` tells the user which bandwidths are assumed and which hosts cannot train because they were not profiled.
+    """
 
     facts: tuple[HostFacts, ...]
     hosts: tuple[AdvisedHost, ...]
@@ -34,11 +37,11 @@ class AdvisedFleet:
         return next(number for number, host in enumerate(self.hosts) if host.name == name)
 
     def scope(self, kind: StrategyKind, trainers: Iterable[int]) -> Scope:
-        """Returns the scope of predictions with a strategy and trainers on these hosts."""
+        """Returns the scope of predictions with a strategy and with trainers on the given hosts."""
         return Scope.of(kind, (host_kind(self.facts[number]) for number in trainers))
 
     def correction(self, kind: StrategyKind, trainers: Iterable[int]) -> Correction:
-        """Returns the correction for a strategy and trainers on these hosts. Its factors are 1 without past runs."""
+        """Returns the correction for a strategy with trainers on the given hosts. Without past runs, factors are 1."""
         return self.corrections.get(self.scope(kind, trainers), Correction()) if self.corrections else Correction()
 
 
@@ -49,10 +52,10 @@ def advised_fleet(
     measured: Mapping[tuple[str, str], float],
     batch: int | None = None,
 ) -> AdvisedFleet:
-    """Returns the hosts of a fleet.
+    """Returns the hosts of a fleet with their compute times and link bandwidths.
 
-    The bandwidth of a host's link is the highest that was measured between it and another host, or else the value in
-    the fleet file.
+    The bandwidth of a host's link is the highest bandwidth measured between the host and another host, or else the
+    value in the fleet file, or else `ASSUMED_BYTES_S`.
 
     Args:
         stated: Bandwidths of hosts in the fleet file, in bytes per second.
@@ -60,7 +63,7 @@ def advised_fleet(
         batch: Number of samples in a trainer's batch; by default the profile's batch size.
 
     Raises:
-        UsageError: The profile has only one batch size, so times for another one cannot be computed.
+        UsageError: Times for `batch` cannot be derived, since a profile has measurements of fewer than two batch sizes.
     """
     rates: dict[str, float] = {}
     for pair, rate in measured.items():

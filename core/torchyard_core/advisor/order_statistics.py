@@ -1,4 +1,4 @@
-"""The largest of several random durations: a synchronous step lasts as long as its slowest trainer."""
+"""The maximum of several random durations. A synchronous step takes as long as its slowest trainer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 POINTS = 256
 REACH = 6.0
-"""Number of standard deviations above and below the means that the integral covers."""
+"""Half-width of the integration interval, in standard deviations from the means."""
 
 _ERF = np.vectorize(math.erf, otypes=[float])
 
@@ -20,8 +20,10 @@ def expected_maximum(durations: Iterable[tuple[float, float]]) -> tuple[float, f
 
     `durations` contains the mean and standard deviation of each duration.
 
-    Method: the distribution function of the maximum is the product of those of the durations; the moments are integrals
-    over it (David and Nagaraja, Order Statistics, 3rd edition, section 3.1). Returns (0, 0) if there are no durations.
+    Method: the distribution function of the maximum is the product of the durations' distribution functions; the
+        moments are integrals over this product (David and Nagaraja, Order Statistics, 3rd edition, section 3.1).
+
+    Returns (0, 0) if there are no durations.
     """
     counts = Counter(durations)
     if not counts:

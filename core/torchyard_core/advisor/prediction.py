@@ -1,10 +1,10 @@
 """Prediction of the step time of one topology on given hosts.
 
 Closed forms give a lower bound (`exchange_load`), and a discrete-event simulation of the exchange's buckets gives the
-estimate (`simulation`). A synchronous step begins its exchange when the slowest of N noisy trainers is ready
-(`order_statistics`). The efficiencies below are derived from the exchanges in `docs/benchmarks.md`: they compare the
-measured steps of four workers at 200 Mbit/s with the lower bounds for the bandwidth that a launch measures. The test in
-`tests/end_to_end/advisor_proof` runs other cases, for which no parameter was fitted.
+estimate (`simulation`). The time at which the slowest of N trainers is ready to exchange is the expected maximum of
+their varying computing times (`order_statistics`). The efficiencies below are derived from `docs/benchmarks.md`: they
+relate the measured steps of four workers at 200 Mbit/s to the lower bounds for the bandwidth that a launch measures.
+The test in `tests/end_to_end/advisor_proof` runs other cases, for which no parameter was fitted.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from torchyard_core.topology.model import Strategy, StrategyKind, Wire
 from torchyard_core.topology.strategies.reduction_cost import Reduction, fastest_reduction
 
 RING_EFFICIENCY = 0.93
-"""Share of a link's bandwidth that gloo's ring all-reduce uses, since ranks wait for each other between segments."""
+"""Share of a link's bandwidth that gloo's ring all-reduce uses. The rest is lost as ranks wait for each other."""
 SERVED_EFFICIENCY = 0.97
 """Share of a link's bandwidth that pipelined exchanges with servers, reducers and other groups use."""
 HOP_S = 0.0003
@@ -48,36 +48,39 @@ LOCAL_GPU_BYTES_S = 12e9
 SUM_PASSES = 4
 """Number of times that a server moves a received byte in memory: from the socket, to the sum, to the next socket."""
 TRAINER_PASSES = 2
-"""Number of times that a trainer moves a byte of gradients: into a bucket and back."""
+"""Number of times that a trainer moves a byte of gradients in memory: into a bucket and back."""
 CODEC_S_PER_BYTE = {Wire.FLOAT32: 0.0, Wire.BFLOAT16: 0.6e-9, Wire.INT8: 1.5e-9, Wire.INT4: 1.8e-9}
 """Seconds per byte of float32 to encode and decode parameters on a CPU, by wire format."""
 WIRE_SHARE = {Wire.FLOAT32: 1.0, Wire.BFLOAT16: 0.5, Wire.INT8: 0.254, Wire.INT4: 0.129}
 """q: bytes on the wire per byte of float32, by wire format."""
 COMPUTE_ERROR, EXCHANGE_ERROR = 0.02, 0.045
-"""Standard deviations of the relative errors of the model, which are parts of the interval (`uncertainty`).
+"""Standard deviations of the relative errors of predicted computing and exchange times, for a prediction's interval
+(`uncertainty`).
 
-If past runs of the prediction's scope differ by more from each other, their differences are used instead.
+If the correction factors of past runs in the prediction's scope have a larger standard deviation, that one is used.
 """
 SEGMENT_CPU_S = 30e-6
-"""CPU time for sending or receiving one TCP segment, in seconds, including a replica's own work on it.
+"""CPU time for sending or receiving one TCP segment, in seconds, including a replica's own work on the segment.
 
 Derived from the CPU time of trainers and servers in exchanges of six kinds at 200 and 400 Mbit/s (13 to 49 µs), none of
-them a case of the proof. Other processes used the same cores, by which CPU time rises by up to a third.
+which is a case of `advisor_proof`. During these measurements, other processes used the same cores, which increases CPU
+time by up to a third.
 """
 LEAST_SEGMENT, LARGEST_SEGMENT = 2 * 1448, 64 * 1024
 SEGMENTS_PER_S = 1024
-"""Linux sends as many bytes of a connection at once as its rate allows in 1/1024 s (tcp_tso_autosize), within these
-bounds. Slow connections thus need more CPU time per byte.
+"""Number of segments per second that determines the size of a segment: Linux puts the bytes that a connection sends in
+1/1024 s into one segment (tcp_tso_autosize), at least `LEAST_SEGMENT` and at most `LARGEST_SEGMENT` bytes. Slow
+connections therefore need more CPU time per byte.
 """
 ASYNCHRONOUS_PIECES = 8
 MESSAGES = "small messages between replicas"
-"""Resource name for the time that latencies and coordination take."""
+"""Name of the resource that stands for network latency and the coordination of trainers."""
 CORES = "CPU cores of "
-"""Prefix of the names of all cores of a computer, which exchanges use for sending and receiving."""
+"""Prefix of the resource name for all cores of a computer, which exchanges use for sending and receiving."""
 EXCHANGE_RESOURCES = ("link of ", "CPU of ", CORES, MESSAGES)
 """Prefixes of the names of resources that an exchange uses."""
 WAITING = "waiting for "
-"""Prefix of the resource names for the time of waiting for other trainers."""
+"""Prefix of the names of resources that stand for waiting for other trainers."""
 
 
 @dataclass(frozen=True)
@@ -92,9 +95,9 @@ class AdvisedHost:
     gpu_bytes: float | None = None
     """Memory of one GPU, in bytes."""
     cores: float | None = None
-    """Number of CPU cores; None if unknown, so that exchanges are not limited by them."""
+    """Number of CPU cores. If None (unknown), the cores are assumed not to limit exchanges."""
     computer: str = ""
-    """A name that is equal for hosts, such as containers, that share the cores of one computer; empty for others."""
+    """The same name for all hosts, such as containers, that share the cores of one computer; empty for other hosts."""
 
 
 @dataclass(frozen=True)
@@ -159,24 +162,24 @@ class _Parts:
     bound_s: float
     samples_s: float
     noise_s: float = 0.0
-    """Standard deviation of a step's time. That of the mean over n steps is smaller by the square root of n."""
+    """Standard deviation of the duration of one step. Divided by √n, it is that of the mean over n steps."""
     busy: dict[str, float] = field(default_factory=dict)
     is_serial: bool = False
-    """Whether the exchange begins after computing, so that the step is the sum of its parts."""
+    """Whether the exchange begins only after computing, in which case the step time is the sum of its parts."""
     loads: dict[int, HostLoad] = field(default_factory=dict)
-    """Load of each host's link, in M per step."""
+    """Load of each host's link per step, as a multiple of M, the gradient bytes exchanged per step."""
     notes: tuple[str, ...] = ()
 
 
 def predict(
     layout: Layout, hosts: Sequence[AdvisedHost], correction: Correction | None = None, steps: int | None = None
 ) -> Prediction:
-    """Returns the prediction. Raises ValueError unless every trainer is on a host with a profile.
+    """Returns the predicted speed of a layout. Raises ValueError unless every trainer is on a host with a profile.
 
     Args:
         correction: Factors of the parts of a step; by default, all factors are 1.
-        steps: Number of steps over which the speed in the interval is averaged; by default so many that the noise of
-            single steps averages out.
+        steps: Number of steps whose mean speed the 80% interval describes. By default, the interval does not include
+            the noise of single steps.
     """
     return _Predictor(layout, hosts, correction or Correction(), steps).prediction()
 
@@ -192,7 +195,7 @@ class _Predictor:
         self.size = float(self.first.model_bytes)
         self.computers = {host: hosts[host].computer or hosts[host].name for host in self.rates}
         self.cores = {name: -1 - number for number, name in enumerate(dict.fromkeys(self.computers.values()))}
-        """The numbers of the computers' cores as resources. They are negative."""
+        """The resource number of each computer's cores. It is negative; links and CPUs have numbers from 0."""
 
     def _compute(self, host: int) -> TrainerCompute:
         found = self.hosts[host].compute
@@ -224,12 +227,12 @@ class _Predictor:
         return [host for host in trainers for _ in range(self.layout.ranks)]
 
     def _gradient_s(self, host: int) -> tuple[float, float]:
-        """Returns the mean and the standard deviation of the time up to the last gradient."""
+        """Returns the mean and standard deviation of the time from a step's beginning to its last gradient."""
         compute = self._compute(host)
         return compute.gradient_s, compute.spread_s
 
     def _group(self, trainers: Sequence[int]) -> _Parts:
-        """Returns the parts of a step of trainers that average their gradients over a ring."""
+        """Returns the parts of a step in which the trainers average their gradients by a ring all-reduce."""
         loads = ring_loads(self._ranks(trainers))
         count = len(trainers) * self.layout.ranks
         local = LOCAL_GPU_BYTES_S if self.first.uses_gpu else LOCAL_BYTES_S
@@ -284,20 +287,16 @@ class _Predictor:
             return list(self.layout.trainers)
         return self._ranks(self.layout.trainers)
 
-    def _served_stages(
-        self, shares: Mapping[int, float], *, steps: bool, trainers: Sequence[int] | None = None, scale: float = 1.0
-    ) -> list[Stage]:
+    def _served_stages(self, shares: Mapping[int, float], *, steps: bool) -> list[Stage]:
         """Returns the stages of an exchange with the processes that sum the gradients.
 
         Args:
             shares: The fraction of the gradients that is summed on each host.
             steps: Whether the summing processes also step the optimizer.
-            trainers: The hosts of the trainers; by default all.
-            scale: Bytes sent per byte of the model.
         """
-        senders = self._senders() if trainers is None else list(trainers)
+        senders = self._senders()
         loads = push_loads(senders, shares)
-        rate = {host: self.rates[host] * SERVED_EFFICIENCY / scale for host in loads}
+        rate = {host: self.rates[host] * SERVED_EFFICIENCY for host in loads}
         push = {host: (load.sent / rate[host], load.received / rate[host], 0.0) for host, load in loads.items()}
         pull = {host: (load.received / rate[host], load.sent / rate[host], 0.0) for host, load in loads.items()}
         optimizer = self._server_step() if steps else 0.0
@@ -315,7 +314,7 @@ class _Predictor:
         return stages
 
     def _server_step(self) -> float:
-        """Returns the time of the optimizer's step on a CPU, in seconds per byte."""
+        """Returns the time of a server's optimizer step on a CPU, in seconds per byte of gradients."""
         if not self.first.uses_gpu:
             return self.first.optimizer_s / self.size if self.size else 0.0
         states = self.first.optimizer_bytes / self.size if self.size else 0.0
@@ -326,7 +325,12 @@ class _Predictor:
         return count / self.first.memory_bytes_s
 
     def _stage(self, by_host: Mapping[int, tuple[float, float, float]], fixed_s: float) -> Stage:
-        """Returns a stage that uses the link and CPU of each host: seconds per byte sent, received and computed."""
+        """Returns a stage that uses links and CPUs.
+
+        Args:
+            by_host: Seconds that sending, receiving and computing take per byte of gradients, on each host.
+            fixed_s: Duration in seconds that is independent of the number of bytes.
+        """
         return Stage(
             tuple(
                 (3 * host + direction, value)
@@ -350,9 +354,10 @@ class _Predictor:
         """Returns the parts of a synchronous step.
 
         Args:
-            loads: The loads of the whole exchange.
+            loads: The load of each host in the whole exchange.
             connections: The number of connections that share each host's link.
-            bucket_bytes: The size of the buckets that are sent during the backward pass; 0 to send all after it.
+            bucket_bytes: The size of the buckets that are sent during the backward pass; 0 if all gradients are sent
+                after the backward pass.
             steps: Whether the trainers step the optimizer.
         """
         ranks = self._ranks(trainers)
@@ -368,7 +373,7 @@ class _Predictor:
         else:
             buckets = [(ready, int(self.size))]
         cpus = self._cpu_s_per_byte(loads, connections)
-        # Every piece uses the cores of all computers in its first stage, so only the busiest ones matter.
+        # Every piece uses the cores of all computers in its first stage, so only the busiest computer limits the speed.
         busiest = sorted(cpus, key=cpus.__getitem__)[-1:]
         stages = self._with_cores(_without_copies(stages), {name: cpus[name] for name in busiest})
         simulated = simulate(pieces_of(buckets), stages)
@@ -395,7 +400,9 @@ class _Predictor:
         )  # fmt: skip
 
     def _cpu_s_per_byte(self, loads: Mapping[int, HostLoad], connections: Mapping[int, int]) -> dict[str, float]:
-        """Returns the time for which an exchange occupies all cores of each computer, in seconds per byte of the model.
+        """Returns the time for which an exchange occupies all cores of each computer, in seconds per byte of payload.
+
+        The payload is what one rank exchanges: its gradients, or under DiLoCo its encoded pseudo-gradients.
 
         Args:
             loads: The loads of the whole exchange, by host.
@@ -412,15 +419,18 @@ class _Predictor:
         return found
 
     def _cores_busy(self, loads: Mapping[int, HostLoad], connections: Mapping[int, int]) -> dict[str, float]:
-        """Returns how long the cores of each computer are busy in a step, by name. `loads` are those of a step."""
+        """Returns how long the cores of each computer are busy in a step, by resource name.
+
+        `loads` contains the loads of one step, by host.
+        """
         found = self._cpu_s_per_byte(loads, connections)
         return {f"{CORES}{computer}": value * self.size for computer, value in found.items()}
 
     def _with_cores(self, stages: Sequence[Stage], cpu_s_per_byte: Mapping[str, float]) -> list[Stage]:
-        """Returns the stages with the cores of the computers as resources.
+        """Returns the stages with the cores of the computers as additional resources of the first stage.
 
-        The first stage has the work of all stages. If later stages used the same resource, their pieces would queue
-        behind all pieces of the first stage, since these arrive earlier.
+        The first stage includes the cores' work for all stages. If later stages used the cores too, their pieces would
+        queue behind all pieces of the first stage, since these arrive earlier.
         """
         uses = tuple((self.cores[computer], value) for computer, value in cpu_s_per_byte.items())
         return [
@@ -429,7 +439,7 @@ class _Predictor:
         ]
 
     def _busy(self, busy_s: Mapping[int, float]) -> dict[str, float]:
-        """Returns how long each resource is busy, by name."""
+        """Returns how long each resource is busy, by resource name. `busy_s` contains the times by resource number."""
         found = {f"{CORES}{name}": busy_s[number] for name, number in self.cores.items() if number in busy_s}
         for resource, time in busy_s.items():
             if resource >= 0:
@@ -446,7 +456,7 @@ class _Predictor:
         push_every, pull_every = strategy.push_every, strategy.pull_every
         optimizer = self._server_step()
         computing = [expected_maximum([self._gradient_s(host) for host in self._ranks(group)])[0] for group in groups]
-        # The groups share the servers' links, so the rate of a connection depends on all of them.
+        # The groups share the servers' links, so the rate of a connection depends on all groups.
         connections = push_connections(self.layout.trainers, shares)
         stages = []
         for group in groups:
@@ -465,22 +475,25 @@ class _Predictor:
         }
         alone = slowest_s(loads, self.rates, self.size)
         parts = self._independent(steps, computing, loads)
-        # Where links limit the speed, trainers wait for exchanges, which hides the noise of their computing.
+        # If links limit the speed, trainers wait for exchanges. Variations of the computing time then have less effect.
         parts.noise_s = max(0.0, parts.noise_s - parts.exchange_s / sqrt(len(groups)))
         ranks = self._ranks(self.layout.trainers)
         summing = (len(ranks) * self._passes(SUM_PASSES) + len(groups) * optimizer) * self.size / push_every
         for host, share in shares.items():
             parts.busy[f"CPU of {self.hosts[host].name}"] = share * summing
         parts.busy |= self._cores_busy(loads, connections)
-        # Every step of every group exchanges with the servers, so the mean step is no shorter than the busiest link's
-        # time.
+        # `loads` contains the exchanges of all groups during a mean step. A mean step therefore takes at least as long
+        # as the transfers over the busiest link.
         parts.bound_s = min(parts.step_s, max(min(computing), alone))
         return parts
 
     def _async_stages(
         self, ranks: Sequence[int], shares: Mapping[int, float], connections: Mapping[int, int], optimizer: float
     ) -> tuple[Stage, Stage, Stage]:
-        """Returns the stages of one group's exchange. All servers have the same load, so only the slowest matters."""
+        """Returns the push, sum and pull stages of one group's exchange.
+
+        Only the slowest of the servers' hosts is included, since it determines the duration.
+        """
         counts = Counter(ranks)
         push: dict[int, list[float]] = {}
         pull: dict[int, list[float]] = {}
@@ -549,7 +562,7 @@ class _Predictor:
             host, load = group[0], ring[group[0]]
             exchange = max(load.sent, load.received) * self.size / (self.rates[host] * SERVED_EFFICIENCY)
             exchange = (exchange + load.local * self.size / local) / masters[host]
-            interval = max(every, exchange / parts.step_s)  # A long exchange delays the next one, not training.
+            interval = max(every, exchange / parts.step_s)  # A long exchange delays the next exchange, not the steps.
             copying = self._passes(2 * TRAINER_PASSES) * self.size / interval
             copies[f"CPU of {self.hosts[host].name}"] = copying
             steps.append(parts.step_s + copying)
@@ -580,7 +593,10 @@ class _Predictor:
         return parts
 
     def _outer(self, inner: Sequence[_Parts], strategy: Strategy) -> tuple[_Parts, dict[int, HostLoad]]:
-        """Returns the parts of a mean step, and the link loads of the exchange between groups."""
+        """Returns the parts of a mean inner step, including its share of the exchange between groups.
+
+        Also returns the loads of this share, by host, as multiples of M, the gradient bytes exchanged per step.
+        """
         groups = self.layout.groups
         every, fragments, overlap = strategy.inner_steps, strategy.fragments, strategy.overlap_steps
         size = self.first.float32_bytes * WIRE_SHARE[strategy.wire]
@@ -693,7 +709,7 @@ class _Predictor:
         )
 
     def _uncertainties(self, parts: _Parts) -> list[Uncertainty]:
-        """Returns the uncertainties of a step's time: of the model, of the profile, and of the steps to be averaged."""
+        """Returns the uncertainties of the step time from the model, the profile, and the number of averaged steps."""
         computed = parts.step_s - parts.exchange_s
         found = [
             Uncertainty(max(COMPUTE_ERROR, self.correction.compute_spread) * computed),
@@ -703,10 +719,11 @@ class _Predictor:
         least = max(profiled, key=lambda each: each.spread_s / sqrt(each.measured_steps) / max(each.gradient_s, 1e-12))
         freedom = max(1, least.measured_steps - 1)
         share = least.spread_s / sqrt(least.measured_steps) / least.gradient_s if least.gradient_s > 0 else 0.0
-        # A correction by past runs includes the error of the profile.
+        # A correction by past runs already accounts for the error of the profile.
         profile = share * max(0.0, computed - parts.wait_s) if not self.correction.runs else 0.0
         run = self.correction.compute * parts.noise_s / sqrt(self.steps) if self.steps is not None else 0.0
-        # Both are multiples of the profile's standard deviation, so together they have its degrees of freedom.
+        # `profile` and `run` are multiples of the profile's standard deviation, so they are combined into one part with
+        # the degrees of freedom of that standard deviation.
         found.append(Uncertainty(sqrt(profile**2 + run**2), freedom))
         found.append(Uncertainty(parts.wait_s / sqrt(2 * freedom), freedom))
         return found
@@ -721,7 +738,7 @@ class _Predictor:
         ]
 
     def _memory(self) -> tuple[float, float, str]:
-        """Returns the memory of a trainer and of a server in bytes, and a message if a host has too little."""
+        """Returns the memory in bytes that a trainer and a server need, and a message if a host has too little."""
         kind = self.layout.strategy.kind
         several = len(self.layout.trainers) * self.layout.ranks > 1 or self.layout.servers
         trainer = float(self.first.peak_bytes + (self.size if several else 0))
@@ -752,7 +769,8 @@ class _Predictor:
 def _bottleneck(parts: _Parts) -> tuple[str, float]:
     """Returns the resource that is busy longest, and for how long.
 
-    If the exchange begins after computing, it is a resource of the longest part of the step.
+    If the exchange begins after computing, only the resources of the longest part are considered: computing, exchange
+    or waiting.
     """
     busy = parts.busy
     if parts.is_serial:
@@ -767,7 +785,10 @@ def _bottleneck(parts: _Parts) -> tuple[str, float]:
 
 
 def _without_copies(stages: Sequence[Stage]) -> list[Stage]:
-    """Returns the stages with one host per group of identically loaded hosts, which finish at the same time."""
+    """Returns the stages with only one host of each group of identically loaded hosts.
+
+    Identically loaded hosts finish at the same time, so one of them represents the others.
+    """
     by_host: dict[int, dict[tuple[int, int], float]] = {}
     for number, stage in enumerate(stages):
         for resource, value in stage.seconds_per_byte:

@@ -1,6 +1,6 @@
 """Profile: the measured parts of a training script's steps on one kind of host, as a small JSON file.
 
-`torchyard_roles.profiling.step_recorder` measures them. The desktop adds the host and the snapshot that were measured.
+`torchyard_roles.profiling.step_recorder` measures the steps. The desktop adds the host and the snapshot to the profile.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Duration(FrozenModel):
 
 
 class StepSize(FrozenModel):
-    """The parts of steps with one batch size."""
+    """The measured parts of a training step with one batch size."""
 
     batch: Annotated[int, Field(ge=1)] | None
     """Number of samples in a trainer's batch; None if the script does not use `cluster.loader`."""
@@ -59,7 +59,7 @@ class Gradient(FrozenModel):
 
     bytes: Count
     ready_s: Seconds
-    """Seconds from the beginning of the backward pass."""
+    """Seconds from the beginning of the backward pass until the gradient is ready."""
 
 
 class Profile(FrozenModel):
@@ -77,7 +77,7 @@ class Profile(FrozenModel):
     measured_at: str
     """The time of the measurement: RFC 3339, in UTC."""
     black_box: bool
-    """Whether the script did not call `distribute()`, so that only whole steps and the optimizer were measured."""
+    """Whether the script did not call `distribute()`. If so, only whole steps and the optimizer were measured."""
     torch: str
     device: str
     parameter_bytes: dict[str, Count]
@@ -98,7 +98,7 @@ class Profile(FrozenModel):
 
     @property
     def model_bytes(self) -> int:
-        """M: the size of the gradients that trainers exchange in a step."""
+        """M: the gradient bytes exchanged per step, summed over dtypes."""
         return sum(self.gradient_bytes.values())
 
     @property
@@ -106,14 +106,14 @@ class Profile(FrozenModel):
         return self.sizes[0].batch
 
     def has_settings(self, settings: str) -> bool:
-        """Returns whether the profile was measured with these settings.
+        """Returns whether the profile was measured with settings of the given hash.
 
-        True if either hash is empty, that is, unknown.
+        Returns True as well if either hash is empty, that is, unknown.
         """
         return not settings or not self.settings or settings == self.settings
 
     def age_s(self, now: datetime) -> float | None:
-        """Returns the age in seconds, or None if the time is not readable."""
+        """Returns the age in seconds, or None if `measured_at` is invalid."""
         try:
             return (now - datetime.fromisoformat(self.measured_at)).total_seconds()
         except (ValueError, TypeError):
@@ -125,7 +125,7 @@ class Profile(FrozenModel):
 
 
 def host_kind(host: HostFacts) -> str:
-    """Returns the kind of a host: its GPU model, or its CPUs. Hosts of one kind are assumed to be equally fast."""
+    """Returns a host's kind: its GPU model, or else its CPU count. Hosts of one kind are assumed to be equally fast."""
     if host.gpus:
         return host.gpus[0].name
     return counted(host.cpus, "CPU") if host.cpus is not None else "unknown"
@@ -164,7 +164,7 @@ def read_profile(path: Path) -> Profile:
 
 
 def is_profile(content: bytes) -> bool:
-    """Returns whether this is the content of a profile's file."""
+    """Returns whether `content` is the content of a valid profile file."""
     try:
         Profile.model_validate_json(content)
     except ValidationError:
@@ -173,7 +173,7 @@ def is_profile(content: bytes) -> bool:
 
 
 def program_name(program: Program) -> str:
-    """Returns the script, module or command of a program, by which its profiles are found."""
+    """Returns the script, module or command of a program. Profiles are stored under this name."""
     if program.launcher is Launcher.COMMAND:
         return " ".join(program.command)
     return program.module or program.script or ""
@@ -186,7 +186,7 @@ class ProfileCache:
         self._folder = folder
 
     def keep(self, workdir: Path | None, profile: Profile) -> Path:
-        """Writes a profile, and returns its path. Raises FileProblem."""
+        """Writes a profile and returns its path. Raises FileProblem if the profile cannot be written."""
         kind = re.sub(r"[^A-Za-z0-9]+", "-", profile.host_kind).strip("-") or "unknown"
         path = self._folder / f"{_key(workdir, profile.program)}-{kind}.json"
         write_atomically(path, profile.as_text(), 0o600)
@@ -227,8 +227,9 @@ def choose_profiles(
 ) -> ChosenProfiles:
     """Returns the profiles to use on a fleet.
 
-    A profile of other files or settings is also used, with a remark that states its age. If no profile matches the kind
-    of any host, as in a fleet that was never checked, the first profile is used for all hosts.
+    A profile that was measured with other files or settings than the current ones is also used, with a remark that
+    states its age. If no profile matches the kind of any host, as in a fleet that was never checked, the first profile
+    is used for all hosts.
     """
     by_kind: dict[str, Profile] = {}
     for profile in profiles:

@@ -71,7 +71,7 @@ class Alternative:
 
 @dataclass(frozen=True)
 class CurvePoint:
-    """The predicted speed of the recommended strategy with a number of trainers."""
+    """The predicted speed of the recommended strategy with a given number of trainers."""
 
     trainers: int
     hosts: int
@@ -91,7 +91,7 @@ class Advice:
     fewest: Alternative
     """The topology with the fewest GPUs that reaches at least 90% of the samples/s of `fastest`."""
     available: Alternative | None
-    """The fastest topology on GPUs that are free or booked by the user; None if no trainer fits there."""
+    """The fastest topology on GPUs that are free or booked by the user; None if no trainer fits on them."""
     alternatives: tuple[Alternative, ...]
     """The best topology of each strategy, fastest first."""
     curve: tuple[CurvePoint, ...]
@@ -128,7 +128,7 @@ def advise(
     Args:
         fleet: The whole fleet.
         available: The same hosts without the GPUs that other users use or have booked; by default `fleet`.
-        is_black_box: Whether the script does not call distribute(), so that it averages gradients by itself.
+        is_black_box: Whether the script does not call distribute() and thus averages gradients by itself.
 
     Raises:
         UsageError: The topology has no trainers, or cannot be predicted.
@@ -228,7 +228,10 @@ class _Advisor:
         self.considered = len(self._scanned)
 
     def simulated(self) -> list[Alternative]:
-        """Returns the best candidates of each strategy. Raises RunFailed if none leaves the result unchanged."""
+        """Returns the best candidates of each strategy, placed and predicted.
+
+        Raises RunFailed if all feasible candidates change the result of training.
+        """
         found: list[Alternative] = []
         for kind in (*SAME_RESULT, *OTHER_RESULT):
             kept = 0
@@ -249,7 +252,10 @@ class _Advisor:
         return self._placed(counts_of(self._topology), self._topology)
 
     def curve(self, fastest: Alternative) -> tuple[tuple[CurvePoint, ...], list[Alternative]]:
-        """Returns samples/s by number of trainers, each with the best number of servers, and the topologies."""
+        """Returns the predicted samples/s for different numbers of trainers, and the topologies of these predictions.
+
+        The topologies use the strategy of `fastest`, each with the best number of servers for its number of trainers.
+        """
         best: dict[int, Counts] = {}
         for _, counts in self._scanned:
             if counts.kind is fastest.counts.kind:
@@ -271,7 +277,10 @@ class _Advisor:
         return points, found
 
     def next_host(self, fastest: Alternative) -> float | None:
-        """Returns the samples/s that trainers on one more host would add; None if all hosts have trainers."""
+        """Returns the samples/s that trainers on one more host would add.
+
+        Returns None if all hosts have trainers, or if the larger topology is infeasible.
+        """
         hosts = list(dict.fromkeys(self._room.trainers))
         if len(fastest.hosts) >= len(hosts):
             return None
@@ -281,7 +290,10 @@ class _Advisor:
         return None if made is None else made.prediction.samples_s - fastest.prediction.samples_s
 
     def _alternative(self, counts: Counts) -> Alternative | None:
-        """Returns a candidate on the hosts that the planner chooses, or on the fastest hosts if that is faster."""
+        """Returns a candidate with its prediction, placed by the planner or on the fastest hosts, whichever is faster.
+
+        Returns None if neither placement is feasible.
+        """
         best = self._on(counts, ())
         wanted = tuple(dict.fromkeys(self._fleet.hosts[host].name for host in self._room.trainers[: counts.trainers]))
         if best is not None and {*best.hosts} == {*wanted}:
@@ -323,7 +335,7 @@ class _Advisor:
         return Alternative(counts, after, prediction, names, gpus)
 
     def _why_no_trainer(self) -> str:
-        """Returns the constraints that exclude all hosts."""
+        """Returns the reasons why no trainer can be placed on any host, for the error message."""
         trains = [host for host, advised in zip(self._fleet.facts, self._fleet.hosts, strict=True) if advised.compute]
         if not self._fleet.facts:
             return "the fleet has no hosts."

@@ -21,18 +21,18 @@ from torchyard_core.topology.model import Shard, Strategy, StrategyKind
 STEPS_ON_SERVERS = (StrategyKind.SANDBLASTER, StrategyKind.DOWNPOUR)
 """Strategies under which servers step the optimizer."""
 ASYNCHRONOUS = (StrategyKind.DOWNPOUR, StrategyKind.HOGWILD)
-"""Strategies under which each worker group has steps of its own length."""
+"""Strategies under which worker groups step independently, so that their steps may take different times."""
 MEASURED_STATES = ("running", "stopping", "succeeded", "stopped")
 """States of trainers that take part in the last step."""
 FIRST_STEPS = 5
 """Number of steps at the start of a run that are not compared, since they include the warm-up."""
 SMALLEST_SHARE = 0.05
-"""Minimum share of the predicted step from which the exchange is compared. Below it, noise would dominate."""
+"""The exchange is compared only if it is at least this share of the predicted step. Otherwise noise would dominate."""
 
 
 @dataclass(frozen=True)
 class StepTimes:
-    """The parts of a step in seconds, which add up to its time."""
+    """The durations of a step's parts in seconds, which add up to the duration of the step."""
 
     compute_s: float
     exchange_s: float
@@ -57,7 +57,10 @@ class PredictedStep:
     """Computing time of each trainer."""
 
     def of(self, compute_s: float) -> StepTimes:
-        """Returns the parts of the step for a trainer with this computing time. The rest is waiting time."""
+        """Returns the parts of the step for a trainer with the given computing time.
+
+        Time that is neither computing nor exchange is waiting time.
+        """
         return StepTimes(compute_s, self.exchange_s, max(0.0, self.step_s - self.exchange_s - compute_s))
 
     @property
@@ -88,7 +91,7 @@ class RunComparison:
 def predicted_step(
     layout: Layout, hosts: Sequence[AdvisedHost], trainers: Mapping[str, int], scope: Scope
 ) -> PredictedStep | None:
-    """Returns the prediction without corrections, or None for a run whose reports cannot be compared with it.
+    """Returns the predicted step without corrections, or None if the run's reports cannot be compared with it.
 
     Args:
         trainers: The index of each trainer's host in `hosts`.
@@ -107,9 +110,9 @@ def predicted_step(
 
 
 def _is_comparable(layout: Layout, scope: Scope) -> bool:
-    """Returns whether the last step, which trainers report, is comparable to the mean step, which is predicted.
+    """Returns whether the last step that trainers report can be compared with the mean step that is predicted.
 
-    Under DiLoCo, and with longer intervals under downpour and Hogwild, only some steps exchange.
+    Under DiLoCo, and under downpour and Hogwild with intervals of several steps, only some steps exchange.
     """
     strategy = layout.strategy
     is_split = len(layout.groups) > 1
@@ -117,7 +120,7 @@ def _is_comparable(layout: Layout, scope: Scope) -> bool:
         return False
     if strategy.kind is StrategyKind.NONE and len(layout.trainers) * layout.ranks > 1:
         return False  # The script's own exchange is reported as computing.
-    # The predicted step is a mean over the groups. If their speeds differ, no group has steps of this length.
+    # The predicted step time is a mean over the groups. If their speeds differ, no group's step time equals the mean.
     return not (strategy.kind in ASYNCHRONOUS and is_split and len(scope.host_kinds) > 1)
 
 
@@ -132,13 +135,13 @@ def _exchanges_every_step(strategy: Strategy, *, is_split: bool) -> bool:
 def measured_step(
     predicted: PredictedStep, replicas: Sequence[Mapping[str, Any]], metrics: Mapping[str, Mapping[str, Any]]
 ) -> StepTimes | None:
-    """Returns the parts of the last step, as medians over the trainers of the prediction.
+    """Returns the measured parts of a run's last step, as medians over the run's trainers.
 
     Returns None if a trainer has not reported enough steps, or if trainers were lost or added since the launch.
 
     Args:
         replicas: The states of the run's replicas.
-        metrics: The last reports of the replicas.
+        metrics: The last report of each replica.
     """
     states = {replica.get("name"): replica.get("state") for replica in replicas}
     now = {name for name, state in states.items() if state in MEASURED_STATES and is_trainer(str(name))}

@@ -2,8 +2,8 @@
 
 Method: a queueing network with first-in-first-out resources (Banks et al., Discrete-Event System Simulation). A
 *resource* is a direction of a host's link, or a CPU. A *stage* uses several resources at the same time, each for a time
-proportional to the bytes, and ends with the last of them. Buckets are cut into pieces, so that stages overlap as
-pipelined transfers do.
+proportional to the bytes, and ends when its last resource is done. Buckets are cut into pieces, so that stages overlap
+as pipelined transfers do.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SMALLEST_PIECE = 256 * 1024
 
 @dataclass(frozen=True)
 class Stage:
-    """The transfer of a piece over several resources, which are identified by numbers."""
+    """A stage through which each piece passes, with the resources that it uses. Resources are identified by numbers."""
 
     seconds_per_byte: tuple[tuple[int, float], ...]
     fixed_s: float = 0.0
@@ -46,7 +46,10 @@ def pieces_of(buckets: Sequence[tuple[float, int]]) -> list[tuple[float, float]]
 
 
 def simulate(pieces: Sequence[tuple[float, float]], stages: Sequence[Stage]) -> Simulated:
-    """Returns when the last piece has passed all stages. Pieces are (ready time, bytes), in sending order."""
+    """Returns the time at which the last piece has passed all stages, and how long each resource was used.
+
+    `pieces` contains (ready time, bytes), in sending order.
+    """
     free: dict[int, float] = {}
     busy: dict[int, float] = {}
     end = max((ready for ready, _ in pieces), default=0.0)
@@ -73,7 +76,7 @@ def simulate(pieces: Sequence[tuple[float, float]], stages: Sequence[Stage]) -> 
 
 
 ROUNDS, FIRST_ROUNDS = 14, 4
-"""Number of simulated exchanges of each asynchronous group, and how many of the first ones are ignored."""
+"""Number of simulated exchanges of each asynchronous group, and number of initial exchanges that are ignored."""
 
 
 def simulate_groups(
@@ -81,14 +84,14 @@ def simulate_groups(
 ) -> list[float]:
     """Returns the mean time between two exchanges of each group, where exchanges overlap with computation.
 
-    A group begins an exchange once its computation is done and its previous exchange has ended. It then begins the next
-    computation.
+    A group begins an exchange once its computation is done and its previous exchange has ended. The group then begins
+    its next computation.
 
     Args:
         compute_s: The computing time between two exchanges, by group.
         stages: The stages of each group's exchange. Groups share resources by their numbers.
         size: Bytes of an exchange.
-        pieces: Number of pieces into which it is cut.
+        pieces: Number of pieces into which an exchange is cut.
     """
     free: dict[int, float] = {}
     count = len(compute_s)

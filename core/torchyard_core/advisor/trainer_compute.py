@@ -23,11 +23,11 @@ class TrainerCompute:
     """The parts of a step of a trainer that runs alone, and the data to exchange. Times are in seconds."""
 
     before_s: float
-    """Loading data, the forward pass, and the rest of the loop."""
+    """Time for loading data, the forward pass, and the rest of the loop."""
     backward_s: float
     optimizer_s: float
     spread_s: float
-    """Standard deviation of the time up to the end of the backward pass."""
+    """Standard deviation of the time from a step's beginning to the end of the backward pass."""
     measured_steps: int
     """Number of steps from which the times and their standard deviation were estimated."""
     gradients: tuple[tuple[int, float], ...]
@@ -35,9 +35,9 @@ class TrainerCompute:
     samples: float
     """Number of samples per step; 1 if the batch size is unknown."""
     model_bytes: int
-    """M: bytes of gradients."""
+    """M: the gradient bytes exchanged per step."""
     float32_bytes: int
-    """Size of the parameters in bytes, in float32 or in their own type if it is wider."""
+    """Size of the parameters in bytes if float16 and bfloat16 parameters are converted to float32."""
     parameter_bytes: int
     optimizer_bytes: int
     peak_bytes: int
@@ -48,13 +48,13 @@ class TrainerCompute:
 
     @property
     def gradient_s(self) -> float:
-        """The mean time up to the end of the backward pass."""
+        """The mean time from a step's beginning to the end of the backward pass."""
         return self.before_s + self.backward_s
 
     def buckets(self, bucket_bytes: int) -> list[tuple[float, int]]:
         """Returns (seconds from the step's beginning, bytes) of the buckets, in the order of sending.
 
-        A bucket is ready with its last gradient, as in `torchyard_roles.strategies.gradient_buckets`.
+        A bucket is ready once its last gradient is ready, as in `torchyard_roles.strategies.gradient_buckets`.
         """
         found: list[tuple[float, int]] = []
         size, limit, ready = 0, min(FIRST_BUCKET_BYTES, bucket_bytes), 0.0
@@ -68,15 +68,18 @@ class TrainerCompute:
 
 
 def trainer_compute(profile: Profile, batch: int | None = None) -> TrainerCompute:
-    """Returns the computation with the profile's own batch size, or with another one.
+    """Returns the computation of a trainer with batches of `batch` samples, by default of the profile's batch size.
 
     Times for another batch size are taken from the least-squares line through the measured sizes. The line is not
-    extrapolated below the time of the smallest size. Raises ValueError if the profile has only one size.
+    extrapolated below the time of the smallest size.
+
+    Raises ValueError for another batch size if the profile has measurements of fewer than two batch sizes.
     """
     own = profile.sizes[0]
     backward, optimizer = own.backward.mean, own.optimizer.mean
     before = own.other.mean + own.forward.mean
-    # Profiles contain deviations from the mean of the measured steps, which underestimate those from the true mean.
+    # A profile's standard deviation is relative to the mean of the measured steps, so it underestimates the standard
+    # deviation relative to the true mean.
     unbiased = own.steps / (own.steps - 1) if own.steps > 1 else 1.0
     spread = sqrt(max(0.0, own.step.spread**2 - own.optimizer.spread**2) * unbiased)
     if profile.black_box:

@@ -1,14 +1,14 @@
 """The 80% interval of a prediction, from the standard uncertainties of its independent parts.
 
 Method: JCGM 100:2008, *Guide to the expression of uncertainty in measurement* (GUM). Standard uncertainties are
-combined as the root of the sum of their squares (5.1). Those that were estimated from few measurements have few degrees
-of freedom, by which the interval is that of a t distribution with the effective number of degrees of freedom of Welch
-and Satterthwaite (annex G). A part that is estimated from the same few measurements as another is no part of its own:
-the caller combines them into one.
+combined as the root of the sum of their squares (5.1). An uncertainty that was estimated from few measurements has few
+degrees of freedom. The interval is therefore that of a t distribution, whose effective number of degrees of freedom
+follows from the formula of Welch and Satterthwaite (annex G). Uncertainties that are estimated from the same
+measurements are not independent, so the caller combines them into one part.
 
 The parts (`prediction`) are the errors of the model; the standard error of the profile's mean, since a profile is
-measured over a few steps; that of its standard deviation, on which the wait for the slowest trainer depends; and the
-standard error of the mean over the steps of a run, if the run is short.
+measured over a few steps; the standard error of the profile's standard deviation, on which the wait for the slowest
+trainer depends; and, for a short run, the standard error of the mean over its steps.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from math import inf, sqrt
 Z80 = 1.2816
 """Half-width, in standard deviations, of the interval that contains 80% of a normal distribution."""
 EXACT_T80 = (3.0777, 1.8856, 1.6377, 1.5332)
-"""The same for t distributions with 1, 2, 3 and 4 degrees of freedom."""
+"""Half-widths of the 80% intervals of t distributions with 1, 2, 3 and 4 degrees of freedom."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ def half_width(parts: Iterable[Uncertainty]) -> float:
 
 
 def t80(freedom: float) -> float:
-    """Returns the half-width of the interval that contains 80% of a t distribution.
+    """Returns the half-width, in standard uncertainties, of the interval that contains 80% of a t distribution.
 
     Degrees of freedom below 5 are rounded down, as in the GUM (G.4.1). From 5 on, the value is the Cornish-Fisher
     expansion (Abramowitz and Stegun 26.7.5), whose error is below 0.001.

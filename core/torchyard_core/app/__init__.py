@@ -1,1 +1,1 @@
-"""Use cases of the command line and the window: launches, restarts, bookings, the calendar, settings, undeploying."""
+"""Use cases that the command line and the window share: launches, restarts, bookings, the calendar and others."""

@@ -1,4 +1,4 @@
-"""The use case "advise": collects the profiles, hosts, links and bookings that a desktop knows, and returns advice."""
+"""The use case "advise": computes advice from the profiles, hosts, links and bookings that a desktop knows."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from torchyard_core.errors import RunFailed
 from torchyard_core.fleet.cluster import require_hosts
 from torchyard_core.fleet.inventory import Inventory
 from torchyard_core.home import Home
-from torchyard_core.launch.calendar_port import BookingOptions
+from torchyard_core.launch.calendar_interface import BookingOptions
 from torchyard_core.launch.runs.history import History
 from torchyard_core.next_steps import ProfileScript
 from torchyard_core.problems import has_errors
@@ -31,7 +31,7 @@ from torchyard_core.topology.host_facts import HostFacts
 
 @dataclass(frozen=True)
 class AdviceOptions:
-    """What the user has chosen for a prediction: profiles, batch size, and use of past runs."""
+    """The user's options for a prediction: profiles, batch size, and use of past runs."""
 
     profiles: tuple[Profile, ...] = ()
     """Profiles from files, which replace those that this desktop has measured."""
@@ -48,16 +48,17 @@ def advise_topology(
     available: Sequence[HostFacts] | None = None,
     options: AdviceOptions | None = None,
 ) -> Advice:
-    """Returns the advice for a topology on a fleet. Contacts no host.
+    """Returns the advice for a topology on a fleet, without contacting a host.
 
     Args:
-        facts: The hosts of the fleet. The current users of their GPUs do not matter.
-        available: The hosts without the GPUs that other users use or have booked.
+        facts: The hosts of the fleet. The current use of their GPUs is ignored.
+        available: The same hosts, without GPUs that other users use or have booked. If None, there is no advice about
+            what is available now.
 
     Raises:
         InvalidTopology: The file has errors.
         RunFailed: There is no profile, or no feasible topology.
-        UsageError: The topology cannot be predicted.
+        UsageError: The speed of the topology cannot be predicted.
     """
     options = options or AdviceOptions()
     if source.topology is None or has_errors(source.problems):
@@ -98,7 +99,7 @@ def advise_topology(
 
 
 def available_hosts(calendar: Calendar, zone: str, known: Sequence[HostFacts]) -> Sequence[HostFacts]:
-    """Returns the hosts without the GPUs that other users have booked at present. Raises the calendar's errors."""
+    """Returns the hosts without the GPUs that other users have booked now. Raises the errors of the calendar."""
     return LaunchBooking(calendar, zone, BookingOptions()).choices(known)[-1]
 
 

@@ -11,11 +11,12 @@ from torchyard_core.booking.time_parser import zone_of
 from torchyard_core.errors import TorchyardError, UsageError
 from torchyard_core.home import Home
 from torchyard_core.problems import did_you_mean
-from torchyard_core.topology.document.yaml_value_edits import UnsupportedStyle, ValueEdits
 from torchyard_core.user_settings import UserSettings, parse_user_settings
+from torchyard_core.yaml_io.document import Document, parse_document
+from torchyard_core.yaml_io.file_reader import path_exists, read_text
+from torchyard_core.yaml_io.in_place_edits import InPlaceEdits, UnsupportedStyle
 from torchyard_core.yaml_io.model_validation import validate
 from torchyard_core.yaml_io.writer import dump_flow
-from torchyard_core.yaml_io.yaml_file import Document, parse_document, path_exists, read_text
 
 PRIVATE_MODE = 0o600
 
@@ -83,7 +84,7 @@ class ChangeSettings:
     def check(self, key: str, value: str) -> None:
         """Checks a new value of a key.
 
-        An empty value is permitted. Raises UsageError or another TorchyardError if it is invalid.
+        An empty value is permitted. Raises UsageError or another TorchyardError for an invalid value.
         """
         setting(key)
         if not value:
@@ -94,12 +95,12 @@ class ChangeSettings:
         if key == "zone":
             zone_of(value)
         elif key == "bookings_url":
-            from torchyard_core.booking.store.engine import parsed
+            from torchyard_core.booking.store.database_engine import parsed
 
             parsed(value)
 
     def problem(self, key: str, value: str) -> TorchyardError | None:
-        """Returns a description of what is wrong with a new value, or None if the value is valid."""
+        """Returns the reason why a new value is invalid, or None if the value is valid."""
         try:
             self.check(key, value)
         except TorchyardError as error:
@@ -138,9 +139,9 @@ class ChangeSettings:
         return edited
 
     def write(self, text: str) -> None:
-        """Writes the text to the file if it differs from the current content.
+        """Writes the text to the settings file, unless the file already contains it.
 
-        Raises FileProblem if it cannot be written.
+        Raises FileProblem if the file cannot be written.
         """
         if text != self._text():
             write_atomically(self.path, text, PRIVATE_MODE)
@@ -183,7 +184,7 @@ def _with_edit(text: str, old: dict[str, Any], new: dict[str, Any]) -> str | Non
     document = parse_document(text, "settings")
     if not new:
         return _without_last_key(document)
-    edits = ValueEdits(document)
+    edits = InPlaceEdits(document)
     try:
         edits.record((), old, new)
         return edits.text_with_edits(0, len(text))
@@ -192,9 +193,9 @@ def _with_edit(text: str, old: dict[str, Any], new: dict[str, Any]) -> str | Non
 
 
 def _without_last_key(document: Document) -> str | None:
-    """Returns the text without the line of its only key.
+    """Removes the line of the only key from the text of a file.
 
-    Returns None if the entry has several lines, or the line does not begin with the key.
+    Returns None if the key's value has several lines, or if the line does not begin with the key.
     """
     [(place, number)] = [(place, line) for place, line in document.composed.key_lines.items() if len(place) == 1]
     lines = document.text.splitlines(keepends=True)

@@ -15,7 +15,7 @@ from torchyard_core.next_steps import AddHost
 class GrowRun:
     """Adds workers to a live run that this desktop has launched.
 
-    `cancel` undoes it, and may be called on any thread.
+    `cancel` undoes the addition, and may be called on any thread.
     """
 
     def __init__(
@@ -31,12 +31,9 @@ class GrowRun:
         """Creates the use case.
 
         Args:
-            desktop: The desktop.
-            run: The run.
             host: The host on which the workers are started. It need not be a host of the run.
             count: The number of workers.
-            pool: The pool of the workers, if the run has several pools of workers.
-            callbacks: Callbacks for reports.
+            pool: The name of the pool of workers to extend. It may be None if the run has a single pool of workers.
         """
         self._desktop = desktop
         self._run = run

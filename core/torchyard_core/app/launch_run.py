@@ -6,14 +6,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torchyard_core.app.desktop import Desktop
 from torchyard_core.booking.launch_booking import LaunchBooking
 from torchyard_core.booking.proposed_length import proposed_length
 from torchyard_core.engines.engine import Engine, LaunchRequest
-from torchyard_core.errors import HostError, RunFailed, TorchyardError
-from torchyard_core.launch.calendar_port import BookingOptions
+from torchyard_core.errors import HostError, InvalidFile, RunFailed, TorchyardError
+from torchyard_core.launch.calendar_interface import BookingOptions
 from torchyard_core.launch.checks.check import Check
 from torchyard_core.launch.confirmations import Ask, no_answer
 from torchyard_core.launch.launch import Launch, StartedRun, StartUnknown
@@ -25,8 +25,11 @@ from torchyard_core.sweeps.search_checks import uses_parameters
 from torchyard_core.topology.file import TopologyFile
 from torchyard_core.topology.model import Topology
 
+if TYPE_CHECKING:
+    from torchyard_core.launch.sweeps.sweep_launch import SweepRequest
 
-class InvalidTopology(RunFailed):
+
+class InvalidTopology(InvalidFile):
     """Raised when a topology cannot be launched on the fleet. `problems` holds errors and warnings."""
 
     def __init__(self, problems: Iterable[Problem], source: str):
@@ -47,15 +50,15 @@ class LaunchCallbacks:
     """Callbacks of a launch for reports and questions. They are called on the thread of the launch."""
 
     on_event: Callable[[dict[str, Any]], None] = lambda event: None
-    """Called with the events of `run --json`."""
+    """Called with each event that `run --json` prints."""
     on_check: Callable[[Check], None] = lambda check: None
-    """Called with each line of the checklist before its event."""
+    """Called with each line of the checklist, before `on_event` is called with the event of that line."""
     on_progress: Callable[[str, int, int], None] = lambda step, done, total: None
     """Called with (step, done, total); see `Launch.on_progress`."""
     on_host_error: Callable[[HostError], None] = lambda error: None
-    """Called for each host of an ended run that cannot be reached, with the error."""
+    """Called with the error of each host of an existing run that cannot be reached."""
     on_calendar_error: Callable[[TorchyardError], None] = lambda error: None
-    """Called with an error of the calendar that occurs after the run has started or its launch was undone."""
+    """Called with an error of the calendar that occurs after the run has started or after its launch was undone."""
     on_unrecorded: Callable[[OSError], None] = lambda error: None
     """Called if the run cannot be written to the history. The run continues."""
     ask: Ask = no_answer
@@ -64,7 +67,7 @@ class LaunchCallbacks:
 class LaunchUseCase(ABC):
     """A launch of a topology or of an ended run.
 
-    `run` performs it. `cancel` undoes it, and may be called on any thread.
+    `run` performs the launch. `cancel` undoes it, and may be called on any thread.
     """
 
     def __init__(self, desktop: Desktop, callbacks: LaunchCallbacks | None, booking: BookingOptions | None):
@@ -129,24 +132,24 @@ class LaunchUseCase(ABC):
         secrets: Sequence[str],
         arguments: Sequence[str],
         again: EndedRun | None = None,
-        create: Callable[..., Launch] | None = None,
+        sweep: SweepRequest | None = None,
         verb: str = "run",
     ) -> None:
         """Creates the launch.
 
         Args:
-            arguments: Arguments of the command that are repeated in hints.
-            create: Creates another kind of launch, such as a sweep's.
-            verb: The command that is repeated in hints.
+            arguments: Arguments of the command line, which are repeated in hints.
+            sweep: The sweep to launch; None for a run.
+            verb: The command that is named in hints, such as `run`.
 
         Raises:
-            RunFailed: An argument contains a sweep parameter, but the launch is not a sweep's.
+            RunFailed: An argument contains a placeholder for a sweep parameter, but no sweep is launched.
         """
         topology = source.topology
         assert topology is not None
         placeholder = uses_parameters(topology)
-        if placeholder is not None and create is None:
-            # In any other launch, the program would receive the placeholder unchanged.
+        if placeholder is not None and sweep is None:
+            # Only sweeps replace placeholders. The program of a run would receive the placeholder unchanged.
             message = f"an argument of {topology.name} contains {placeholder}, which only a sweep replaces."
             hint = "Start it as a sweep, with a search file, or write a value."
             raise RunFailed(message, code="needs_sweep", hint=hint)
@@ -175,15 +178,19 @@ class LaunchUseCase(ABC):
             again=again,
             calendar=calendar,
             booking=booking,
-            create=create,
+            zone=desktop.zone,
+            sweep=sweep,
             own=records,
         )
         self._launch = self._engine_of(topology).submit(request)
 
     def _engine_of(self, topology: Topology) -> Engine:
-        """Returns the engine of the topology, whose facts are read only once. Raises UsageError."""
+        """Returns the topology's engine, which is created only once because it reads facts about hosts.
+
+        Raises UsageError if the pools need different engines.
+        """
         if self._engine is None:
-            from torchyard_core.engines.registry import engine_of  # This import loads paramiko, which takes 0.25 s.
+            from torchyard_core.engines.registry import engine_of  # Deferred, since it loads paramiko (0.25 s).
 
             self._engine = engine_of(topology, self.desktop.fleet)
         return self._engine
@@ -218,8 +225,10 @@ class LaunchRun(LaunchUseCase):
 
         Args:
             name: The run's name. Defaults to the topology's name.
-            on: The cluster of the fleet on which the whole run takes place. By default, the topology names its hosts.
-            arguments: Arguments of `torchyard run` that repeat the launch, used in hints. Defaults to the file.
+            on: The cluster of the fleet on which the whole run takes place. By default, the topology determines the
+                hosts.
+            arguments: Arguments of a `torchyard run` command that repeats the launch, for hints. Defaults to the path
+                of the file.
         """
         super().__init__(desktop, callbacks, booking)
         self.problems: tuple[Problem, ...] = ()
@@ -235,8 +244,15 @@ class LaunchRun(LaunchUseCase):
         Raises InvalidTopology, RunFailed for a secret without a value, UsageError for an unknown cluster, and HostError
         if a cluster does not answer.
         """
+        topology = self._check_topology()
+        self.callbacks.on_check(Check("topology", "", True, topology.name))
+        arguments = self._arguments or (self._source.source,)
+        self._make_launch(self._source, self._name or topology.name, topology.program.secrets, arguments)
+
+    def _check_topology(self) -> Topology:
+        """Moves the topology to the chosen cluster, if any, and checks the topology. Raises the errors of `prepare`."""
         if self._on is not None:
-            from torchyard_core.engines.registry import on_place  # This import loads paramiko, which takes 0.25 s.
+            from torchyard_core.engines.registry import on_place  # Deferred, since it loads paramiko (0.25 s).
 
             self._source = on_place(self._source, self._on, self.desktop.fleet)
         source = self._source
@@ -248,10 +264,7 @@ class LaunchRun(LaunchUseCase):
             self.problems = tuple(in_plan.check(engine.describe()))
         if source.topology is None or has_errors(self.problems):
             raise InvalidTopology(self.problems, source.source)
-        topology = source.topology
-        self.callbacks.on_check(Check("topology", "", True, topology.name))
-        arguments = self._arguments or (source.source,)
-        self._make_launch(source, self._name or topology.name, topology.program.secrets, arguments)
+        return source.topology
 
     @property
     def first_secrets(self) -> tuple[str, ...]:

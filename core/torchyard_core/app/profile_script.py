@@ -20,10 +20,10 @@ from torchyard_core.fleet.cluster import clusters_as_hosts, require_hosts
 from torchyard_core.home import Home, expand_user
 from torchyard_core.launch.launch import StartedRun
 from torchyard_core.launch.rank_assignment import plan
-from torchyard_core.launch.runs.download import fetch_files, list_files
 from torchyard_core.launch.runs.follower import Follower
 from torchyard_core.launch.runs.known_runs import stop_request
 from torchyard_core.launch.runs.logs import LogReader
+from torchyard_core.launch.runs.output_download import fetch_files, list_files
 from torchyard_core.launch.snapshots.program_files import code_root
 from torchyard_core.launch.snapshots.snapshot import take_snapshot
 from torchyard_core.next_steps import ShowLogs
@@ -32,9 +32,9 @@ from torchyard_core.topology.file import TopologyFile
 from torchyard_core.topology.model import Topology
 
 LIMIT_S = 60.0
-"""Maximum time in seconds for which a script runs. The recorder usually ends it earlier."""
+"""Maximum time in seconds for which a script runs. The recorder of the measurements usually ends the script earlier."""
 LAST_LINES = 30
-"""Number of log lines in the error of a script that fails."""
+"""Number of log lines in the error message about a script that failed."""
 
 
 def workdir_of(source: TopologyFile) -> Path | None:
@@ -45,7 +45,10 @@ def workdir_of(source: TopologyFile) -> Path | None:
 
 
 def program_root(source: TopologyFile, home: Home) -> str | None:
-    """Returns the hash of the program's files in the working folder, or None if there is none. Raises RunFailed."""
+    """Returns the hash of the program's files, or None if there is no working folder.
+
+    Raises RunFailed if no snapshot of the working folder can be taken.
+    """
     folder = workdir_of(source)
     if folder is None or source.topology is None or not folder.is_dir():
         return None
@@ -72,7 +75,8 @@ class ProfileScript:
         """Creates the use case.
 
         Args:
-            hosts: Names of hosts to measure on; by default one of each kind on which the topology places trainers.
+            hosts: Names of hosts to measure on. By default, the script is measured on one host of each kind among the
+                hosts of the topology's trainers.
             on_message: Called with messages about the progress.
         """
         self._desktop = desktop
@@ -90,7 +94,7 @@ class ProfileScript:
             self._launch.cancel()
 
     def run(self) -> tuple[Profile, ...]:
-        """Returns the new profiles, which are also kept in the desktop's cache.
+        """Measures the script on each host. Returns the new profiles, which are also stored in the desktop's cache.
 
         Raises:
             InvalidTopology: The topology has errors.
@@ -108,7 +112,7 @@ class ProfileScript:
         return tuple(found)
 
     def _checked(self) -> Topology:
-        from torchyard_core.engines.registry import clusters_of  # This import loads paramiko, which takes 0.25 s.
+        from torchyard_core.engines.registry import clusters_of  # Deferred, since it loads paramiko (0.25 s).
 
         clusters = clusters_of(self._desktop.fleet)
         named = clusters_as_hosts(clusters, self._source.topology)
@@ -154,7 +158,7 @@ class ProfileScript:
             raise RunFailed(f"{host} sent malformed measurements: {error}.", code="malformed") from None
 
     def _follow(self, started: StartedRun) -> dict[str, Any]:
-        """Waits until the run ends, and requests its end after LIMIT_S or a cancellation. Returns its last event."""
+        """Stops the run after LIMIT_S or a cancellation, and waits for its end. Returns the run's last event."""
         follower = Follower(started.run_id, started.primary, self._desktop.fleet.link)
         began: float | None = None
         is_stopping = False
@@ -173,7 +177,7 @@ class ProfileScript:
         raise RunFailed(f"the journal of run {started.run_id} ended without an end of the run.", code="journal")
 
     def _fetch(self, started: StartedRun) -> Any:
-        """Returns the measurements, or None if the run wrote none."""
+        """Returns the measurements, or None if the run wrote none or they are not valid JSON."""
         host = started.primary.host
         links = {host: self._desktop.fleet.link(host)}
         files, errors = list_files(started.run_id, MEASUREMENTS, (host,), links)
@@ -188,7 +192,7 @@ class ProfileScript:
         return None
 
     def _failure(self, started: StartedRun, ended: dict[str, Any], topology: Topology, host: str) -> TorchyardError:
-        """Returns the error of a script that was not measured, with the end of its output."""
+        """Returns the error for a script that could not be measured. If it failed, its last output is included."""
         name = program_name(topology.program)
         replica = started.plan.replicas[0].name
         reader = LogReader(started.run_id, replica, 0, started.primary, self._desktop.fleet.link, LAST_LINES)

@@ -9,7 +9,7 @@ from torchyard_core.app.desktop import Desktop
 from torchyard_core.app.launch_run import LaunchCallbacks, LaunchUseCase
 from torchyard_core.app.run_links import links_of_run
 from torchyard_core.errors import RunFailed
-from torchyard_core.launch.calendar_port import BookingOptions
+from torchyard_core.launch.calendar_interface import BookingOptions
 from torchyard_core.launch.confirmations import settle
 from torchyard_core.launch.restart import allowed_secrets, confirm_foreign_run, confirm_foreign_secrets, load_ended_run
 from torchyard_core.launch.runs.known_runs import KnownRun

@@ -13,10 +13,11 @@ from torchyard_core.app.launch_sweep import LaunchSweep
 from torchyard_core.app.run_links import link_to_primary
 from torchyard_core.errors import AgentRefused, RunFailed, TorchyardError
 from torchyard_core.formatting import size
-from torchyard_core.launch.calendar_port import BookingOptions
+from torchyard_core.launch.calendar_interface import BookingOptions
 from torchyard_core.launch.runs.history import RunRecord
 from torchyard_core.launch.runs.known_runs import KnownRun, ask_run, is_over, list_runs
-from torchyard_core.launch.runs.sweep_results import SweepCopies
+from torchyard_core.launch.runs.sweep_copies import SweepCopies
+from torchyard_core.launch.sweeps.sweep_launch import EndedSweep
 from torchyard_core.next_steps import Advice, ResumeSweep, ShowSweep, StopSweep
 from torchyard_core.sweeps.search_file import search_from_text
 from torchyard_core.topology.file import topology_from_text
@@ -37,12 +38,12 @@ def resume_sweep(
     """Returns the launch that continues a sweep. The copy of its study on this computer must be up to date.
 
     Args:
-        error: The error that prevented an update of the copy of the study, if any.
-        new_code: Whether the working folder may have changed since the sweep began.
+        error: The error that prevented an update of the copy of the study, or None.
+        new_code: Whether to accept files of the working folder that have changed since the sweep began.
 
     Raises:
-        TorchyardError: The sweep has not ended, another sweep continues it already, its study is not known here, or
-            another computer started it.
+        TorchyardError: Another computer started the sweep, the sweep has not ended, all of its trials are done, another
+            sweep continues it already, its study is too large, or `error` is given.
     """
     record = desktop.history.load(ended.run_id)
     if record is None or not record.sweep or not record.topology:
@@ -80,17 +81,20 @@ def resume_sweep(
         name=record.name,
         booking=booking,
         arguments=("resume", ended.run_id),
-        study=packed,
-        continues=ended.run_id,
-        same_code_as=None if new_code else record.code_root,
+        ended=EndedSweep(
+            ended.run_id,
+            packed,
+            0 if table is None else table.count("complete", "failed", "pruned"),
+            None if new_code else record.code_root,
+        ),
         verb="sweeps",
     )
 
 
 def _continuation(desktop: Desktop, run_id: str) -> RunRecord | None:
-    """Returns the newest sweep in the chain of sweeps that continue this one, or None if there is none.
+    """Returns the newest sweep in the chain of sweeps that continue the sweep `run_id`, or None if there is none.
 
-    Raises HostError if it is not known whether one of them has begun.
+    Raises HostError if it is not known whether a sweep of the chain has begun.
     """
     newest_first = desktop.history.records()
     by_predecessor = {record.restarted_from: record for record in reversed(newest_first) if record.sweep}
@@ -103,7 +107,7 @@ def _continuation(desktop: Desktop, run_id: str) -> RunRecord | None:
 
 
 def _has_begun(desktop: Desktop, record: RunRecord) -> bool:
-    """Returns whether the primary knows a run whose start it has not confirmed."""
+    """Asks the primary whether it knows a run whose start was not confirmed to this desktop."""
     run = next(run for run in list_runs({}, desktop.history) if run.run_id == record.run_id)
     try:
         ask_run(run, link_to_primary(desktop.fleet, run))

@@ -1,6 +1,6 @@
-"""Predictions of recorded runs from this desktop's profiles, and corrections from their measurements.
+"""Predictions of recorded runs from this desktop's profiles, and corrections from the measurements of these runs.
 
-Contacts no host.
+This module contacts no host.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from torchyard_core.topology.placement.planner import Slot
 from torchyard_core.topology.replicas import replicas_of
 
 CONSIDERED = 25
-"""Maximum number of runs with the same files from which corrections are derived, newest first."""
+"""Maximum number of past runs from which corrections are derived. The newest runs are used."""
 
 Links = tuple[Mapping[str, float], Mapping[tuple[str, str], float]]
 """Bandwidths in bytes per second: of hosts, from the fleet file, and of pairs of hosts, as measured by launches."""
@@ -55,7 +55,8 @@ class RunPredictor:
     def predict(self, record: RunRecord) -> PredictedStep | None:
         """Returns the prediction of a run's step without corrections.
 
-        Returns None if the script was not profiled on hosts of this kind, or if the run's reports are not comparable.
+        Returns None if the script was not profiled on the run's kinds of hosts, or if the run's reports cannot be
+        compared with a prediction.
         """
         found = self._predicted(record)
         return None if found is None else found[0]
@@ -63,7 +64,7 @@ class RunPredictor:
     def compare(
         self, record: RunRecord, replicas: Sequence[Mapping[str, Any]], metrics: Mapping[str, Mapping[str, Any]]
     ) -> RunComparison | None:
-        """Returns the predicted and measured step of a run, or None if it has none that can be compared.
+        """Returns the predicted and measured step of a run, or None if they cannot be compared.
 
         Args:
             replicas: The current states of the run's replicas.
@@ -112,8 +113,8 @@ def corrections_from_history(
 
     Args:
         program: Only runs with this program's script, arguments and environment are used.
-        snapshots: Only runs with these hashes of their files (`launch.snapshots.program_files`) are used: those that
-            were profiled, and the working folder's current one.
+        snapshots: Hashes of the profiled program files and of the current files of the working folder
+            (`launch.snapshots.program_files`). Only runs whose program files have one of these hashes are used.
     """
     found: list[Ratios] = []
     for record in _ended_runs(history, snapshots):
@@ -151,7 +152,10 @@ Placed = tuple[Topology, dict[str, str], tuple[HostFacts, ...]]
 
 
 def _placed(record: RunRecord, facts: Sequence[HostFacts]) -> Placed | None:
-    """Returns where a run's replicas were placed, or None if this is unknown or a host is not in the fleet."""
+    """Returns the placement of a run's replicas.
+
+    Returns None if it is unknown, if a host is not in the fleet, or if the run's launcher is not `torch`.
+    """
     try:
         found = recorded_plan(record.topology, record.planned, facts)
     except (FileProblem, KeyError, TypeError, AttributeError):  # The record is damaged.

@@ -1,4 +1,4 @@
-"""The use case "synchronise the calendar": exchanges data with runs and hosts, once or periodically.
+"""The use case "synchronise the calendar": exchanges data about bookings with hosts, once or periodically.
 
 Every desktop that is connected to hosts synchronises the calendar: it adds the hosts' GPUs, ends the bookings of ended
 runs, exchanges usage and bookings with the agents, releases idle bookings and processes the waitlist.
@@ -16,7 +16,7 @@ from torchyard_core.booking.model import Booking
 from torchyard_core.booking.run_end import end_bookings
 from torchyard_core.booking.slots import slots_of
 from torchyard_core.booking.store import BookingStore
-from torchyard_core.booking.sync.agent_exchange import Exchanged, exchange_with_agents
+from torchyard_core.booking.sync.agent_sync import AgentSync, sync_agents
 from torchyard_core.errors import TorchyardError
 from torchyard_core.fleet.calendar_push import open_links
 from torchyard_core.fleet.daemon_client import DaemonClient
@@ -32,7 +32,7 @@ POLL_S = 2.0
 
 
 @dataclass(frozen=True)
-class CalendarSync(Exchanged):
+class CalendarSync(AgentSync):
     """The result of one synchronisation."""
 
     run_ended: tuple[Booking, ...]
@@ -53,14 +53,14 @@ class SyncCalendar:
         keep = read_user_settings(self._home.settings_file).keeps_after_failure
         store.remember_slots(slots_of(self._fleet.known(), is_private=store.is_private))
         run_ended = end_bookings(store, History(self._home.history), open_links(self._fleet), keep)
-        done = exchange_with_agents(self._fleet, store)
+        done = sync_agents(self._fleet, store)
         return CalendarSync(**done.__dict__, run_ended=run_ended, soon_idle=store.soon_idle())
 
 
 class PeriodicSync:
     """Synchronises on a daemon thread while hosts are connected.
 
-    It synchronises every ten minutes, when a host connects, after `changed`, and 30 s after a failure.
+    It synchronises every ten minutes, when a host connects, after a call to `changed`, and 30 s after a failure.
     """
 
     def __init__(
@@ -72,9 +72,9 @@ class PeriodicSync:
         """Starts the thread.
 
         Args:
-            fleet: The fleet whose open links trigger a synchronisation.
+            fleet: The fleet. A new connection to one of its hosts triggers a synchronisation.
             sync: The function that synchronises. It is retried if it raises TorchyardError.
-            on_error: Called with that TorchyardError, on the thread of this object.
+            on_error: Called with each such TorchyardError, on the thread that synchronises.
         """
         self._fleet = fleet
         self._sync = sync

@@ -28,9 +28,9 @@ SCHEME = "postgresql+psycopg://"
 
 @dataclass(frozen=True)
 class CalendarFound:
-    """The result of opening a calendar: its location, the member's role, and the number of bookings.
+    """The result of opening a calendar: its location, the user's role in the database, and the number of bookings.
 
-    `person` is the name of the role, and `is_admin` tells whether it is an admin's role.
+    `person` is the name of the role. `is_admin` is True if the role is an admin's.
     """
 
     place: str
@@ -50,8 +50,8 @@ class Joined:
 def team_url(address: str, role: str) -> str:
     """Returns the URL of a calendar for a role.
 
-    `address` is a URL, or is shortened as in `db.example.org/gpus` and `db:5433/gpus?sslmode=require`. If `role` is not
-    empty, it replaces the role in the address. Raises BadUrl if the address is invalid.
+    `address` is a full URL, or a short form such as `db.example.org/gpus` or `db:5433/gpus?sslmode=require`. If `role`
+    is not empty, it replaces the role in the address. Raises BadUrl if the address is invalid.
     """
     address = address.strip()
     if not address:
@@ -148,6 +148,6 @@ class TeamCalendar:
 
 
 def _explained(error: StoreUnavailable) -> StoreUnavailable:
-    """Returns an error with the same message, and advice for the user of a form with the address and the role."""
+    """Returns the error with other advice, which tells the user what to check in the form."""
     is_login = isinstance(error, DatabaseLoginRefused)
     return StoreUnavailable(error.message, hint="Check role and password." if is_login else "Check the address.")

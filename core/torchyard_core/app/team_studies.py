@@ -12,19 +12,19 @@ from pathlib import Path
 from torchyard_core.atomic_write import replace_content
 from torchyard_core.errors import TorchyardError
 from torchyard_core.home import Home
-from torchyard_core.launch.runs.sweep_results import SweepCopies
+from torchyard_core.launch.runs.sweep_copies import SweepCopies
 from torchyard_core.sweeps.trial_table import SweepTable
 from torchyard_core.user_settings import read_user_settings
 
 RETRY_S = 60.0
-"""Time in seconds after a failed copy in which no other copy is attempted."""
+"""Time in seconds after a failed copy during which no other copy is attempted."""
 
 
 class TeamStudies:
     """Copies studies from this computer to the team's database. Its methods are thread-safe and may block for seconds.
 
-    A file beside each study names the database and the version of the study that were copied last, so that an unchanged
-    study is not copied again.
+    A file beside each study records the database and the hash of the last copied version, so that an unchanged study is
+    not copied again.
     """
 
     def __init__(self, home: Home, clock: Callable[[], float] = time.monotonic):
@@ -41,11 +41,11 @@ class TeamStudies:
         try:
             url = read_user_settings(self._home.settings_file).bookings_url or ""
         except TorchyardError:
-            return ""  # Whatever opens the calendar reports this error.
+            return ""  # The code that opens the calendar reports this error.
         return "" if url.startswith("sqlite") else url
 
     def copy(self, table: SweepTable, *, at_once: bool = False) -> bool:
-        """Brings the copy of a sweep's study up to date. The study on this computer must belong to `table`.
+        """Updates the copy of a sweep's study. The study on this computer must belong to `table`.
 
         Does nothing without a team's database, or if this version of the study was copied already.
 
@@ -53,7 +53,7 @@ class TeamStudies:
             at_once: Whether to try even if another copy failed less than RETRY_S ago.
 
         Returns:
-            Whether nothing remains to be copied until the study changes.
+            True if nothing has to be copied until the study changes.
 
         Raises:
             TorchyardError: The study could not be copied. The same error is raised only once until a copy succeeds.
@@ -82,7 +82,7 @@ class TeamStudies:
             return True
 
     def url_of_copy(self, run_id: str) -> str:
-        """Returns the URL with which Optuna opens the team's studies if the sweep's is among them, otherwise ""."""
+        """Returns the URL with which Optuna opens the team's studies, or "" if the sweep's study is not among them."""
         url = self.url
         if not url or self._last(run_id)[0] != url:
             return ""
@@ -91,14 +91,14 @@ class TeamStudies:
         return dashboard_url(url)
 
     def _copy(self, url: str, table: SweepTable) -> None:
-        from torchyard_core.booking.store import copy_study  # This import loads SQLAlchemy.
+        from torchyard_core.booking.store import copy_study  # Deferred, since this loads SQLAlchemy.
 
         copy_study(url, SweepCopies(self._home.sweeps).study_file(table.run_id), study_name(table))
-        with suppress(OSError):  # The study is then copied again, which changes nothing.
+        with suppress(OSError):  # Without the mark file, the study is copied again, which is harmless.
             replace_content(self._mark(table.run_id), json.dumps({"database": url, "study": table.study}) + "\n")
 
     def _last(self, run_id: str) -> tuple[str, str]:
-        """Returns the URL of the database and the hash of the study that were copied last, or empty strings."""
+        """Returns the database URL and the study's hash of the last copy, or empty strings."""
         try:
             mark = json.loads(self._mark(run_id).read_text(encoding="utf-8"))
             return str(mark["database"]), str(mark["study"])

@@ -39,7 +39,7 @@ class Removed:
     def sentence(self, gone: Collection[str] = ()) -> str:
         """Returns a message for the user about a host whose agent was removed.
 
-        `gone` contains the nodes that were undeployed together with this one.
+        `gone` contains the nodes that were undeployed together with this host.
         """
         if self.answer is None:
             return f"{self.name}: there is no agent; nothing to remove."

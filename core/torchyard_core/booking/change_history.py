@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from itertools import groupby
 from typing import Any
 
-from torchyard_core.booking.model import Slot, rfc3339, value_to_json
+from torchyard_core.booking.model import NODE_PREFIX, Slot, is_of_cluster, rfc3339, value_to_json
 from torchyard_core.booking.slots import format_slots
 from torchyard_core.formatting import wall_clock
 
@@ -38,6 +38,11 @@ class FieldChange:
     before: Any
     after: Any
 
+    @property
+    def is_of_nodes(self) -> bool:
+        """Whether the field is `gpus` and its values are nodes of a cluster."""
+        return self.field == "gpus" and any(map(is_of_cluster, self.before or self.after or ()))
+
 
 @dataclass(frozen=True)
 class Change:
@@ -49,10 +54,15 @@ class Change:
     at: datetime
     person: str
     desktop: str
-    """The name that the client gave for its desktop. It is not verified."""
+    """The name of the desktop as reported by the client, or the ID of a cluster (`slurm:hpc`). It is not verified."""
     kind: str
     """The kind of the change: `made`, `changed` or `deleted`."""
     fields: tuple[FieldChange, ...]
+
+    @property
+    def cluster(self) -> str:
+        """The cluster, if Slurm or a cluster admin changed or refused the booking's reservation; otherwise ""."""
+        return self.desktop.removeprefix(NODE_PREFIX) if is_of_cluster(self.desktop) else ""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -69,9 +79,10 @@ class Change:
 
 @dataclass(frozen=True)
 class Noted:
-    """A row that a database trigger wrote about a booking or one of its GPUs.
+    """A row of a booking's history. A database trigger writes it when the booking or one of its GPUs changes.
 
-    `before` and `after` hold fields of the booking, or `{"gpu": id}`. None means that the booking or GPU was absent.
+    `before` and `after` hold the fields of the booking, or `{"gpu": id}`. None means that the booking did not exist or
+    did not have the GPU.
     """
 
     at: datetime
@@ -83,9 +94,9 @@ class Noted:
 
 
 def changes_of(noted: Iterable[Noted]) -> tuple[Change, ...]:
-    """Combines rows, given in the order in which they were written, into one change per transaction.
+    """Combines the rows of each transaction into one change. Transactions that changed no field are omitted.
 
-    Transactions that changed no field are omitted.
+    The rows must be in the order in which they were written.
     """
     found = []
     gpus: set[str] = set()
@@ -124,10 +135,11 @@ def _value(name: str, fields: Mapping[str, Any] | None) -> Any:
 
 def headline(change: Change, zone: str) -> str:
     """Formats the time and the author of a change: `Mon 2026-11-23 09:00  kim (desk-1) changed it`."""
-    desktop = f" ({change.desktop})" if change.desktop else ""
+    desktop = f" ({change.cluster or change.desktop})" if change.desktop else ""
+    person = "Slurm" if change.cluster else change.person or "unknown"
     when = wall_clock(change.at, zone, "%a %Y-%m-%d %H:%M")
     verb = "created" if change.kind == "made" else change.kind
-    return f"{when}  {change.person or 'unknown'}{desktop} {verb} it"
+    return f"{when}  {person}{desktop} {verb} it"
 
 
 def lines(change: Change, slots: Sequence[Slot], zone: str) -> list[str]:
@@ -139,7 +151,8 @@ def lines(change: Change, slots: Sequence[Slot], zone: str) -> list[str]:
     for one in change.fields:
         before, after = (_words(value, slots, zone) for value in (one.before, one.after))
         if before != after and not (change.kind == "made" and not one.after):
-            found.append(f"{_WORDS[one.field]}: " + " → ".join(filter(None, (before, after or "none"))))
+            name = "nodes" if one.is_of_nodes else _WORDS[one.field]
+            found.append(f"{name}: " + " → ".join(filter(None, (before, after or "none"))))
     return found
 
 

@@ -2,10 +2,10 @@
 
 TorchyardError
 ├── Refused       a booking is refused, or the input is invalid (exit code 1; 2 for codes in WRONG_USAGE)
-│   └── Clash     another booking holds a wanted GPU at that time (in `search.conflict`)
+│   └── Clash     another booking holds a requested GPU at the requested time (in `search.conflict`)
 ├── StoreUnavailable  the database is unavailable (exit code 3)
 ├── PermissionDenied  the user has no permission for the action
-├── StoreTooNew   the database has the schema of a newer Torchyard
+├── StoreTooNew   the database schema is that of a newer version of Torchyard
 ├── StoreUnreadable  the database holds an invalid value
 ├── BadUrl        `bookings_url` is invalid, or names a database that cannot be used (exit code 2)
 └── BadCalendar   an `.ics` file cannot be read (exit code 2)
@@ -61,7 +61,7 @@ class PermissionDenied(TorchyardError):
 
 
 class StoreTooNew(TorchyardError):
-    """Raised when the database has the schema of a newer Torchyard."""
+    """Raised when the database schema is that of a newer version of Torchyard."""
 
     def __init__(self, place: str):
         super().__init__(

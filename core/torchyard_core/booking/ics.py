@@ -1,7 +1,7 @@
 """Export and import of iCalendar files (`.ics`).
 
-Each booking is exported as a separate event in UTC. This includes bookings of a series, since its occurrences may have
-been moved or released. Properties named `X-TORCHYARD-…` hold the GPUs, owner and zone.
+Each booking is exported as a separate event in UTC. This includes the bookings of a series, because each of them may
+have been moved or released. Properties named `X-TORCHYARD-…` hold the GPUs, owner and zone.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from torchyard_core.booking.slots import format_slots, parse_slots
 from torchyard_core.booking.time_parser import END_OF_TIME, to_utc, zone_of
 
 AT_MOST = 1000
-"""Maximum number of drafts of one import."""
+"""Maximum number of draft bookings that are created from one file."""
 EXPANDED_AT_MOST = 10_000
 """Number of expanded occurrences after which the remaining events of the file are skipped."""
 MAX_BYTES = 10_000_000
@@ -44,11 +44,11 @@ Such a rule is expanded only if it has COUNT or UNTIL and no BY… parts.
 """
 _DAY_S = 86400
 MOST_REPEATED = 200_000
-"""Maximum estimated number of occurrences of a rule. Occurrences in the past count, too."""
+"""Maximum estimated number of occurrences of a rule, including occurrences in the past."""
 LONGEST_S = 60.0
 """Maximum CPU time in seconds for each of two passes over the events: the first checks them, the second expands them.
 
-Events that are not reached in this time count as unread.
+Events that are not reached within this time are skipped and counted in `Imported.unread`.
 """
 _LATE = 9900
 _TIME_IN_LINE = re.compile(r"(?<!\d)\d{8}(?:T\d{6}Z?)?(?!\d)")
@@ -69,7 +69,11 @@ class Imported:
 
 @dataclass
 class _Block:
-    """An event: the index of its calendar, the number of its first line, its lines, and its parsed form."""
+    """One event (VEVENT) of the file.
+
+    `calendar` is the index of its calendar in the file, `number` is the number of its first line, and `event` is its
+    parsed form, or None if it cannot be parsed.
+    """
 
     calendar: int
     number: int
@@ -120,7 +124,7 @@ def export_ics(bookings: Iterable[Booking], slots: Sequence[Slot]) -> str:
 def read_ics(
     text: str | bytes, *, zone: str, since: datetime, until: datetime, slots: Sequence[Slot], gpus: Sequence[str] = ()
 ) -> Imported:
-    """Returns drafts for the file's events that end after `since` and begin before `until`, at most AT_MOST.
+    """Returns at most AT_MOST drafts, made from the file's events that end after `since` and begin before `until`.
 
     Recurring events are expanded, and cancelled events are ignored. Times without a zone and all-day events are
     interpreted in `zone`.
@@ -129,7 +133,7 @@ def read_ics(
     (`gpu-b:2-5`), otherwise `gpus`. Unreadable events, and events without GPUs or duration, are skipped with a remark.
 
     Raises:
-        BadCalendar: The file is too large, is no calendar, or has unreadable events and no readable one.
+        BadCalendar: The file is too large, is not a calendar, or has unreadable events but no readable event.
         Refused: `zone` is unknown.
     """
     zone_of(zone)
@@ -235,7 +239,10 @@ def _parsed(text: str | bytes, until: datetime) -> tuple[list[Any], list[_Block]
 
 
 def _split(lines: Sequence[str]) -> tuple[list[list[str]], list[_Block], list[tuple[_Block, str]]]:
-    """Returns the lines of each calendar without its events, the complete events, and the other events with reasons."""
+    """Splits the lines of a file into calendars and events.
+
+    Returns the lines of each calendar without its events, the complete events, and the incomplete events with reasons.
+    """
     frames: list[list[str]] = []
     blocks: list[_Block] = []
     unread: list[tuple[_Block, str]] = []
@@ -271,7 +278,7 @@ def _split(lines: Sequence[str]) -> tuple[list[list[str]], list[_Block], list[tu
 
 
 def _calendar(frame: Sequence[str], blocks: Iterable[_Block]) -> Any | None:
-    """Returns the calendar with the given events, or None if it is unreadable."""
+    """Parses the lines of a calendar (`frame`) with the given events. Returns None if they are unreadable."""
     lines = [*frame, *(line for block in blocks for line in block.lines), "END:VCALENDAR", ""]
     try:
         return Calendar.from_ical("\r\n".join(lines))
@@ -280,7 +287,7 @@ def _calendar(frame: Sequence[str], blocks: Iterable[_Block]) -> Any | None:
 
 
 def _why_unreadable(block: _Block, until: datetime) -> str:
-    """Returns the reason why an event cannot be imported at the right time, or an empty string if it can.
+    """Returns the reason why an event cannot be imported with correct times, or an empty string if it can.
 
     Unreadable properties that do not affect the time are removed from the event.
     """
@@ -370,15 +377,16 @@ def _comes_true(parts: Mapping[str, str], start: datetime) -> bool:
     kept = ";".join(f"{key}={value}" for key, value in parts.items() if key not in ("UNTIL", "COUNT"))
     try:
         return next(iter(rrulestr(kept, dtstart=late)), None) is not None
-    except Exception:  # This error is ignored here, because expanding the rule reports it.
+    except Exception:  # An invalid rule is reported when it is expanded.
         return True
 
 
 def _groups(blocks: Iterable[_Block], remarks: list[str]) -> list[list[_Block]]:
     """Groups each event with its changed occurrences (RECURRENCE-ID).
 
-    If an event has several versions, the one with the highest SEQUENCE is used, or the last one in the file. Different
-    events with the same UID form separate groups. Skipped versions are added to `remarks`.
+    If an event has several versions, the one with the highest SEQUENCE is used. If several versions have this SEQUENCE,
+    the last one in the file is used. Different events with the same UID form separate groups. Skipped versions are
+    added to `remarks`.
     """
     groups: dict[tuple[Any, ...], list[_Block]] = {}
     for block in blocks:
@@ -404,7 +412,7 @@ def _groups(blocks: Iterable[_Block], remarks: list[str]) -> list[list[_Block]]:
 def _identity(block: _Block, sequenced: bool) -> tuple[bool, str]:
     """Returns the key that distinguishes an event from other events with the same UID.
 
-    A changed occurrence is identified by its RECURRENCE-ID, and another event by its start. If the events with the UID
+    A changed occurrence is identified by its RECURRENCE-ID, any other event by its start. If the events with the UID
     have different SEQUENCE numbers (`sequenced`), they are versions of one event and have the same key.
     """
     if "RECURRENCE-ID" in block.event:
@@ -433,7 +441,7 @@ def _occurrences(calendar: Any, group: Sequence[_Block], zone: str, since: datet
         query = recurring_ical_events.of(alone, components=["VEVENT"])
         found: dict[Any, Any] = {}
         begin, length = since.astimezone(zone_of(zone)), FIRST_LOOK
-        # At most AT_MOST occurrences are imported, so the loop ends once there are more.
+        # At most AT_MOST occurrences are imported, so the search stops once more than AT_MOST have been found.
         while len(found) <= AT_MOST and begin < until:
             end = min(until, begin + length) if until - begin > length else until
             for event in query.between(begin, end.astimezone(zone_of(zone))):

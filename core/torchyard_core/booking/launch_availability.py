@@ -1,7 +1,4 @@
-"""Pure functions that determine which GPUs the calendar allows a launch to use.
-
-They also determine the booking of a run.
-"""
+"""Pure functions that determine which GPUs the calendar allows a launch to use, and which booking the run uses."""
 
 from __future__ import annotations
 
@@ -16,7 +13,10 @@ from torchyard_core.topology.host_facts import HostFacts
 
 
 def slots_of_plan(planned: Plan, known: Sequence[HostFacts], catalogue: Iterable[str]) -> tuple[str, ...]:
-    """Returns the slots that a plan uses: its GPUs, and the CPU slots in `catalogue` of its hosts without GPUs."""
+    """Returns the slots that a plan uses: its GPUs, and the CPU slots of its hosts without GPUs.
+
+    CPU slots that are not in `catalogue` are omitted.
+    """
     in_calendar = set(catalogue)
     without_gpus = {host.name for host in known if host.checked and not host.gpus}
     gpus = {gpu.uuid for replica in planned.replicas for gpu in replica.gpus}
@@ -49,7 +49,7 @@ def first_bookings(bookings: Iterable[Booking], start: datetime, end: datetime) 
 
 
 def clashing_bookings(taken: Sequence[str], booked: Mapping[str, Booking]) -> tuple[Clashing, ...]:
-    """Groups slots by booking. `booked` maps slot IDs to bookings; slots without a booking are omitted."""
+    """Groups the slots `taken` by booking. `booked` maps slot IDs to bookings; slots without a booking are omitted."""
     by_booking: dict[str, list[str]] = {}
     for slot in taken:
         if slot in booked:
@@ -61,7 +61,7 @@ def clashing_bookings(taken: Sequence[str], booked: Mapping[str, Booking]) -> tu
 def hosts_without_booked(known: Sequence[HostFacts], booked: Mapping[str, Booking]) -> tuple[HostFacts, ...]:
     """Returns the hosts with their booked GPUs marked as busy.
 
-    A host without GPUs whose CPU slot is booked gets `booked_by`, so no replica is placed on it.
+    If a host has no GPUs and its CPU slot is booked, its `booked_by` is set, so that no replica is placed on it.
     """
     left: list[HostFacts] = []
     for host in known:
@@ -74,7 +74,7 @@ def hosts_without_booked(known: Sequence[HostFacts], booked: Mapping[str, Bookin
 
 
 def hosts_without_closed(known: Sequence[HostFacts], gpus: Collection[str]) -> tuple[HostFacts, ...]:
-    """Marks the given GPUs of the hosts as busy, because the team's rules do not allow the user to book them."""
+    """Returns the hosts with `gpus` marked as busy. The team's rules do not allow the user to book these GPUs."""
     return tuple(
         _with_excluded(host, {gpu.uuid: "closed by the team's rules" for gpu in host.gpus if gpu.uuid in gpus})
         for host in known
@@ -86,8 +86,8 @@ def hosts_limited_to(
 ) -> tuple[HostFacts, ...]:
     """Returns the hosts with all GPUs outside `slots` marked as busy.
 
-    A host without GPUs gets `booked_by` if its CPU slot is in `booked` but not in `slots`. If `slots` has only CPU
-    slots, only the hosts of these slots are returned.
+    If a host has no GPUs and its CPU slot is in `booked` but not in `slots`, its `booked_by` is set. If `slots` has
+    only CPU slots, only the hosts of these slots are returned.
     """
     wanted = set(slots)
     if all(map(is_cpu_id, wanted)):
@@ -104,14 +104,14 @@ def hosts_limited_to(
 
 
 def holds_slots(booking: Booking, taken: Sequence[str]) -> bool:
-    """Returns whether a booking holds all slots that the run has to book."""
+    """Returns whether a booking contains every slot that must be booked for a run that uses the slots `taken`."""
     return set(slots_to_book(taken)) <= set(booking.gpus)
 
 
 def own_bookings(bookings: Iterable[Booking], person: str, start: datetime) -> list[Booking]:
     """Returns the person's live bookings at the time `start`.
 
-    Bookings without a run come first. Otherwise, the bookings are sorted by number of GPUs, then by start.
+    Bookings without a run come first, then those with a run. Both are sorted by number of GPUs, then by start.
     """
     own = [one for one in bookings if one.owner == person and one.is_live and one.start <= start < one.end]
     return sorted(own, key=lambda one: (one.run_id is not None, len(one.gpus), one.start, one.id))
@@ -120,7 +120,8 @@ def own_bookings(bookings: Iterable[Booking], person: str, start: datetime) -> l
 def keeps_until(booking: Booking, state: str, ended: datetime, keep: timedelta | None) -> datetime | None:
     """Returns the time until which a booking is kept after its run, or None if the booking is released.
 
-    After a failed run, the booking is kept for `keep` after the end of the run, or left unchanged if `keep` is None.
+    The booking is released unless the run failed. After a failed run, the booking is kept for the time `keep` after
+    the end of the run, but not beyond its own end. If `keep` is None, the booking is kept until its end.
     """
     if state != "failed":
         return None

@@ -1,4 +1,4 @@
-"""Calendar access of a launch (`launch.calendar_port`): finds the GPUs that the launch may use, and books them.
+"""Calendar access of a launch (`launch.calendar_interface`): finds the GPUs that the launch may use, and books them.
 
 The pure functions are in `launch_availability`; this module reads and writes the store.
 """
@@ -25,15 +25,15 @@ from torchyard_core.booking.launch_availability import (
     slots_to_book,
 )
 from torchyard_core.booking.model import USUAL_LENGTH, Booking, Draft, whole_seconds
+from torchyard_core.booking.rules.open_times import check_windows
 from torchyard_core.booking.rules.team_rules import Rules
-from torchyard_core.booking.rules.windows import check_windows
 from torchyard_core.booking.search.conflict import Conflict
 from torchyard_core.booking.search.slot_search import Fit, Wish
 from torchyard_core.booking.slots import format_slots, slots_of
 from torchyard_core.booking.sync.cached_calendar import Calendar, View, age
 from torchyard_core.errors import RunFailed, TorchyardError
 from torchyard_core.formatting import command_length, command_time, counted, format_hours, span, until
-from torchyard_core.launch.calendar_port import BookingOptions, ChosenBooking, Reservation
+from torchyard_core.launch.calendar_interface import BookingOptions, ChosenBooking, Reservation
 from torchyard_core.launch.checks.check import Check
 from torchyard_core.launch.confirmations import Ask, Confirmation
 from torchyard_core.launch.rank_assignment import Plan
@@ -44,7 +44,11 @@ if TYPE_CHECKING:
     from torchyard_core.booking.store import BookingStore
 
 AT_LEAST = timedelta(minutes=15)
-"""A run without a booking may use only GPUs that no other user has booked within this time after its start."""
+"""A run without a booking may use only GPUs that no other user has booked within this time after the run's start."""
+
+
+AHEAD = timedelta(days=400)
+"""How far ahead the user's bookings of cluster nodes are looked up."""
 
 
 class GpusBooked(RunFailed):
@@ -56,7 +60,7 @@ class GpusBooked(RunFailed):
 
 
 class LaunchBooking:
-    """The calendar port of one launch."""
+    """Implements the calendar interface (`LaunchCalendar`) for one launch."""
 
     def __init__(
         self,
@@ -68,13 +72,13 @@ class LaunchBooking:
         verb: str = "run",
         on_trouble: Callable[[TorchyardError], None] = lambda error: None,
     ):
-        """Creates the port without opening the calendar.
+        """Creates the object without opening the calendar.
 
         Args:
             calendar: The user's calendar.
             zone: The time zone for times in messages.
             wanted: The user's options for the booking.
-            arguments: Arguments of the command for the same launch, used in proposed commands.
+            arguments: Arguments of the command that repeats this launch. Error messages suggest such commands.
             verb: The command: `run` or `sweep`.
             on_trouble: Called with calendar errors that do not stop the launch.
         """
@@ -97,13 +101,28 @@ class LaunchBooking:
         self._extended: tuple[str, datetime] | None = None
         self._used: tuple[str, str] | None = None
         self._relinked: tuple[str, str] | None = None
-        """The IDs of a booking that was reassigned to this run, and of the run that it was made for."""
+        """The ID of a booking that was reassigned to this run, and the ID of the run that used the booking before."""
 
     def chosen_booking(self) -> ChosenBooking | None:
         if self._wanted.booking_id is None:
             return None
-        booking = self._load_chosen(self._calendar.store(), self._wanted.booking_id)
-        return ChosenBooking(booking.id, booking.gpus, booking.start, booking.end)
+        return _as_chosen(self._load_chosen(self._calendar.store(), self._wanted.booking_id))
+
+    def node_bookings(self, prefix: str) -> Sequence[ChosenBooking]:
+        if not self._calendar.has_begun:
+            return ()
+        try:
+            store = self._calendar.store()
+        except StoreUnavailable as error:
+            self._on_trouble(error)
+            return ()
+        now = store.now()
+        own = store.bookings(now, now + AHEAD, owner=store.person, live=True)
+        of_nodes = (one for one in own if one.end > now and any(gpu.startswith(prefix) for gpu in one.gpus))
+        return tuple(map(_as_chosen, sorted(of_nodes, key=lambda one: (one.start, one.id))))
+
+    def use_nodes(self, booking: ChosenBooking) -> None:
+        self._used = booking.id, ""
 
     def choices(self, known: Sequence[HostFacts]) -> Sequence[Sequence[HostFacts]]:
         self._load_calendar(known)
@@ -117,7 +136,7 @@ class LaunchBooking:
         for booking in own_bookings(self._view.bookings, self._person, self._start):
             ways.append(hosts_limited_to(known, booking.gpus, others))
         length = self._wanted.length or self._usual_length
-        # GPUs that the user has already booked cannot be booked again.
+        # If the launch makes a booking, it cannot use GPUs that the user has already booked.
         whose = self._view.bookings if self._wanted.length else self._not_mine()
         bookable = hosts_without_closed(known, self._closed(length))
         ways.append(hosts_without_booked(bookable, first_bookings(whose, self._start, self._start + length)))
@@ -213,8 +232,8 @@ class LaunchBooking:
     def _load_calendar(self, known: Sequence[HostFacts]) -> None:
         """Adds the hosts' slots to the calendar, and loads the calendar.
 
-        If the database is unavailable, the last known state is loaded. Raises StoreUnavailable if it is unavailable and
-        the user has chosen a booking.
+        If the database is unavailable, the last known state is loaded. If the user has also chosen a booking,
+        StoreUnavailable is raised instead.
         """
         self._known = known
         if not self._calendar.has_begun and not self._wanted.booking_id:
@@ -275,10 +294,10 @@ class LaunchBooking:
         return (Check("booking", "", True, message, self._view.why, warning=True, code="store_away"),)
 
     def _free(self, taken: Sequence[str]) -> tuple[Check, ...]:
-        """Returns a check with the next booking of the slots by another user, or with the message that there is none.
+        """Returns a checklist line that names the next booking of the slots by another user or says that none exists.
 
-        Used for slots that the run uses without a booking. If the calendar is unavailable and its last known state has
-        no such booking, no check is returned.
+        Called for slots that the run uses without a booking. If the calendar is unavailable and its last known state
+        has no booking of another user, no line is returned.
         """
         names = self._names(taken)
         later = clashing_bookings(taken, self._others(self._start, self._start + self._usual_length))
@@ -311,7 +330,7 @@ class LaunchBooking:
     def _claim(self, booking: Booking, run_id: str) -> None:
         """Assigns the booking of an earlier run to this run, and marks a booking that has begun as active.
 
-        This is done before the run begins, so no other desktop releases the booking in the meantime.
+        Called before the run begins, so that no other desktop releases the booking in the meantime.
         """
         store = self._calendar.store()
         try:
@@ -339,7 +358,7 @@ class LaunchBooking:
         return Reservation((line,), booking.id, booking.owner, booking.end, booking.stop_at_end, start_at)
 
     def _nearest(self, draft: Draft) -> tuple[Fit, ...]:
-        """Returns the next time at which the same GPUs are free.
+        """Returns the next time at which the GPUs of the draft are free for the length of the draft.
 
         Returns an empty tuple if there is no such time, the database is unavailable, or the rules forbid the booking.
         """
@@ -356,3 +375,7 @@ class LaunchBooking:
         length = command_length(first.end - first.start)
         step = LaunchAt(self._arguments, command_time(first.start, self._zone), length, self._verb)
         return conflict.way_out(self._view.slots), step
+
+
+def _as_chosen(booking: Booking) -> ChosenBooking:
+    return ChosenBooking(booking.id, booking.gpus, booking.start, booking.end, booking.title, booking.owner)

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from fnmatch import fnmatchcase
 from typing import Any
 
 from torchyard_core.booking.intervals import Interval
 
 USUAL_LENGTH = timedelta(hours=8)
-"""The default length of a booking, for example for a run if no earlier run of that name has succeeded."""
+"""The default length of a booking, for example for a run if no earlier run of the same name has succeeded."""
 
 
 class State(StrEnum):
-    """State of a booking. BOOKED becomes ACTIVE when a run is launched on the booking after its start."""
+    """State of a booking. BOOKED becomes ACTIVE when the booking has begun and a run is launched with it."""
 
     BOOKED = "booked"
     ACTIVE = "active"
@@ -26,7 +25,7 @@ class State(StrEnum):
 
     @property
     def is_live(self) -> bool:
-        """Whether the booking still holds its GPUs."""
+        """Whether a booking in this state still holds its GPUs."""
         return self in (State.BOOKED, State.ACTIVE)
 
 
@@ -47,7 +46,10 @@ class Slot:
 
     @property
     def node(self) -> str:
-        """The node of a cluster that this lane shows; `host` is then the cluster. "" for any other slot."""
+        """The name of the cluster node that the slot represents; "" for a GPU or CPU slot.
+
+        If the slot represents a node, `host` is the name of the cluster.
+        """
         return self.id.partition("/")[2] if is_of_cluster(self.id) else ""
 
     @property
@@ -67,12 +69,17 @@ def cpu_slot(host: str) -> Slot:
 
 
 NODE_PREFIX = "slurm:"
-"""Prefix of the IDs of nodes of clusters, and of what a cluster reports about them."""
+"""Prefix of the IDs of a cluster's nodes, and of the jobs and reservations on them."""
 
 
 def is_of_cluster(one_id: str) -> bool:
-    """Returns whether an ID identifies a node of a cluster, or a job or reservation, which are read-only."""
+    """Returns whether an ID identifies a cluster's node, job or reservation. Jobs and reservations are read-only."""
     return one_id.startswith(NODE_PREFIX)
+
+
+def cluster_of(slot_id: str) -> str:
+    """Returns the cluster of a node, given by its ID; "" for any other slot."""
+    return slot_id.removeprefix(NODE_PREFIX).partition("/")[0] if is_of_cluster(slot_id) else ""
 
 
 def is_cpu_id(slot_id: str) -> bool:
@@ -103,7 +110,7 @@ class Draft:
 
 @dataclass(frozen=True)
 class Booking:
-    """GPUs reserved for one owner during one interval, which is the same for all GPUs of the booking."""
+    """GPUs reserved for one owner. All GPUs of a booking are reserved for the same interval."""
 
     id: str
     owner: str
@@ -121,9 +128,9 @@ class Booking:
     run_id: str | None = None
     stop_at_end: bool = False
     let_go_at: datetime | None = None
-    """The time at which the booking stopped holding its GPUs before its end; None if it did not.
+    """The time before the booking's end at which the booking stopped holding its GPUs; None if there is no such time.
 
-    A booking stops early if it is released, cancelled or unused. For a cancelled booking, this is its start.
+    A booking stops early if it is released, cancelled or unused. For a cancelled booking, the time is its start.
     """
     uid: str = ""
 
@@ -146,10 +153,11 @@ class Booking:
         return self.state.is_live
 
     def is_running(self, now: datetime) -> bool:
-        return self.start <= now < self.end and self.is_live  # Most bookings of a calendar are at another time.
+        # The times are compared first, since few bookings of a calendar are current.
+        return self.start <= now < self.end and self.is_live
 
     def to_json(self, only: Collection[str] = ()) -> dict[str, Any]:
-        """Returns all fields, or only the fields named in `only`."""
+        """Returns the booking as JSON, with all fields or only those named in `only`."""
         names = [field.name for field in fields(self) if not only or field.name in only]
         return {name: value_to_json(getattr(self, name)) for name in names}
 
@@ -171,7 +179,10 @@ class Booking:
 
 @dataclass(frozen=True)
 class Series:
-    """A series of repeated bookings: an RRULE of RFC 5545, the interval that it repeats, and its zone."""
+    """A series of bookings. `rule` is an RRULE (RFC 5545) that repeats the interval from `start` to `end`.
+
+    The rule is expanded in the local time of `zone`.
+    """
 
     id: str
     owner: str
@@ -193,18 +204,6 @@ class Login:
     host_pattern: str
     user: str
     person: str
-
-
-def persons_of(logins: Iterable[Login], host: str, user: str) -> tuple[str, ...]:
-    """Returns the sorted names of the team members to whom a user name on a host belongs.
-
-    If no entry for any host contains the name, either as the user or as the person, the name itself is returned.
-    """
-    entries = tuple(logins)
-    found = {entry.person for entry in entries if entry.user == user and fnmatchcase(host, entry.host_pattern)}
-    if not found and user and not any(user in (entry.user, entry.person) for entry in entries):
-        return (user,)
-    return tuple(sorted(found))
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ NOW = "now"
 
 @dataclass(frozen=True)
 class PlannedTime:
-    """A start and a length. A `start` of None means the current time."""
+    """The time for which a topology is planned. A `start` of None means the current time."""
 
     start: datetime | None = None
     length: timedelta = USUAL_LENGTH
@@ -34,7 +34,7 @@ class PlannedTime:
         return Interval(start, start + self.length)
 
     def at(self, now: datetime) -> PlannedTime:
-        """Returns the planned time, with None in place of a `start` that is not after `now`."""
+        """Returns the planned time. If its `start` is not after `now`, the start is replaced with None."""
         return replace(self, start=None) if self.start is not None and self.start <= now else self
 
     def words(self, now: datetime, zone: str) -> str:
@@ -57,7 +57,7 @@ class PlannedTime:
 
 
 def from_text(text: str) -> PlannedTime:
-    """Parses the output of `to_text`. Returns the default for invalid text."""
+    """Parses the output of `to_text`. Returns the default planned time if the text is invalid."""
     start, _, lasts = text.partition(" ")
     try:
         wanted = _length(lasts)

@@ -1,4 +1,4 @@
-"""The length that is proposed for the booking of a run, from the time that earlier runs took."""
+"""The length that is proposed for the booking of a run, derived from the durations of earlier runs."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ STEP = timedelta(minutes=15)
 
 
 def proposed_length(records: Iterable[RunRecord], name: str) -> timedelta:
-    """Returns 125 % of the time that the newest successful run of that name took, rounded up to a multiple of 15 min.
+    """Returns 125 % of the duration of the newest successful run named `name`, rounded up to a multiple of 15 min.
 
-    Returns 8 h if there is no such run.
+    Returns 8 h if no run named `name` has succeeded.
 
     Args:
         records: The runs of this desktop, newest first.

@@ -1,7 +1,7 @@
 """Expansion of RFC 5545 recurrence rules in the local time of their zone.
 
 Weekly 09:00 in Berlin is 08:00Z in winter and 07:00Z in summer. All occurrences have the length of the first one in
-UTC, so each has the same GPU-hours even if clocks change during it.
+UTC, so each has the same GPU-hours even if clocks change during an occurrence.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _HINT = "Rules are like FREQ=WEEKLY;BYDAY=MO,WE;COUNT=10 (RFC 5545)."
 def occurrences(rule: str, start: datetime, end: datetime, zone: str, until: datetime) -> tuple[Interval, ...]:
     """Returns the intervals of a series in UTC.
 
-    The interval from `start` to `end` is included only if the rule matches its start. Occurrences of a rule without
-    COUNT and UNTIL begin by `until`; other rules are expanded completely.
+    The interval from `start` to `end` is included only if the rule matches its start. If the rule has neither COUNT nor
+    UNTIL, only occurrences that begin no later than `until` are returned. Otherwise all occurrences are returned.
 
     Raises:
         Refused: The rule is invalid or repeats more often than daily, its occurrences overlap, there are none or more
@@ -119,7 +119,7 @@ def _parts(text: str) -> dict[str, str]:
 
 
 def _until(text: str, zone: str) -> datetime:
-    """Returns UNTIL in the local time of the zone. RFC 5545 allows UTC, a local time, or a date (here: its end)."""
+    """Returns UNTIL (RFC 5545: a time in UTC, a local time or a date) as a local time. A date means its last second."""
     if re.fullmatch(r"\d{8}", text):
         return datetime.strptime(text + "235959", "%Y%m%d%H%M%S")
     if text.endswith("Z"):

@@ -1,7 +1,7 @@
 """Releases bookings at the end of the runs for which they were made.
 
-A desktop of the booking's owner does this: a desktop that is connected when the run ends, otherwise the next one that
-connects.
+A desktop of the booking's owner releases the booking: a desktop that is connected when the run ends, otherwise the next
+one that connects.
 """
 
 from __future__ import annotations
@@ -63,7 +63,17 @@ def end_bookings(
 
 
 def end_of_run(store: BookingStore, booking: Booking, state: str, ended: str, keep: timedelta | None) -> Booking | None:
-    """Releases or shortens the booking of an ended run. Returns the changed booking, or None if it stays unchanged."""
+    """Releases the booking of an ended run, or shortens it if the run failed.
+
+    Returns the changed booking, or None if the booking is unchanged.
+
+    Args:
+        store: The calendar.
+        booking: The booking of the run.
+        state: The final state of the run.
+        ended: The time at which the run ended, from its record.
+        keep: How long the booking of a failed run is kept after the run. None means until the end of the booking.
+    """
     now = store.now()
     if booking.run_id is None or not booking.is_live or booking.end <= now:
         return None

@@ -1,4 +1,4 @@
-"""Slots of a fleet and their names: `gpu-b:2`, `gpu-b:0-3`, `gpu-b:*`, `big-cpu:cpu`, or a UUID."""
+"""Slots of a fleet and their names: `gpu-b:2`, `gpu-b:0-3`, `gpu-b:*`, `big-cpu:cpu`, `hpc:n[1-2]`, or a UUID."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _words(text: str) -> list[str]:
     """Splits text at commas and spaces. In `gpu-b:0,2` the host before `0` also applies to `2`."""
     words: list[str] = []
     host = ""
-    for word in re.split(r"[,\s]+", text.strip()):
+    for word in re.split(r"[,\s]+", _RANGES.sub(_expanded, text.strip())):
         if not word:
             continue
         if re.fullmatch(r"\d+(-\d+)?", word) and host:
@@ -59,6 +59,29 @@ def _words(text: str) -> list[str]:
             words.append(word)
             host = word.rpartition(":")[0]
     return words
+
+
+_RANGES = re.compile(r"(?<![^\s,\[\]])([^\s,\[\]]*)\[([\d,-]+)\]")
+"""A Slurm hostlist, which names several nodes: `hpc:n[1-2,07]`.
+
+A match begins only at the beginning of a word, so that the time for a long word is proportional to its length.
+"""
+MOST_DIGITS = 9
+"""Maximum number of digits of a GPU or node. Python refuses to convert very long numbers."""
+MOST_IN_RANGE = 10_000
+
+
+def _expanded(match: re.Match[str]) -> str:
+    """Expands a Slurm hostlist to the names of its nodes. Leading zeros of the numbers are kept."""
+    names = []
+    for part in match[2].split(","):
+        first, _, last = part.partition("-")
+        if not first or max(len(first), len(last)) > MOST_DIGITS:
+            return match[0]
+        if not (last or first).isdigit() or int(last or first) - int(first) > MOST_IN_RANGE:
+            return match[0]
+        names += [f"{match[1]}{str(number).zfill(len(first))}" for number in range(int(first), int(last or first) + 1)]
+    return ",".join(names)
 
 
 def _named(word: str, slots: Sequence[Slot]) -> list[Slot]:
@@ -83,7 +106,7 @@ def _named(word: str, slots: Sequence[Slot]) -> list[Slot]:
         found = [slot for slot in of_host if slot.is_cpu]
     elif any(slot.node for slot in of_host):
         found = [slot for slot in of_host if slot.node == which]
-    elif match := re.fullmatch(r"(\d+)(?:-(\d+))?", which):
+    elif match := re.fullmatch(rf"(\d{{1,{MOST_DIGITS}}})(?:-(\d{{1,{MOST_DIGITS}}}))?", which):
         first, last = int(match[1]), int(match[2] or match[1])
         found = [slot for slot in of_host if slot.index is not None and first <= slot.index <= last]
         if len(found) != last - first + 1:
@@ -99,7 +122,8 @@ def _named(word: str, slots: Sequence[Slot]) -> list[Slot]:
 def slots_of(hosts: Iterable[HostFacts], *, is_private: bool) -> tuple[Slot, ...]:
     """Returns the known GPUs of the hosts, and one CPU slot for each checked host without GPUs.
 
-    A team's calendar has no CPU slot for *this computer*, since every member's computer has that name.
+    If the calendar is not private to one user, this computer gets no CPU slot, because every member's own computer has
+    the same host name.
     """
     found: list[Slot] = []
     for host in hosts:

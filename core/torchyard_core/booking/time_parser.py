@@ -26,7 +26,7 @@ _CLOCK = re.compile(
     r"(?:\s*(?P<suffix>am|pm))?"
 )
 _LONGEST = 60
-"""Maximum length of a time in characters."""
+"""Maximum number of characters of a time that a user enters."""
 _TIME_HINT = (
     "Write 2026-11-23 09:00, tomorrow 9, fri 17:00, next monday 9:00, 25.11. 14:00, Nov 25 9pm, 18:30, 내일 9시, +4h, "
     "or 2026-11-23T09:00:00Z."

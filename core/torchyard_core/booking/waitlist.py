@@ -9,7 +9,7 @@ from typing import Any
 
 from torchyard_core.booking.intervals import Interval
 from torchyard_core.booking.model import Slot, from_rfc3339, is_cpu_id, rfc3339
-from torchyard_core.booking.rules.allowed_times import Allowance, closed_starts, taken_or_closed, within_rules
+from torchyard_core.booking.rules.search_limits import Allowance, closed_starts, taken_or_closed, within_rules
 from torchyard_core.booking.rules.team_rules import Rules
 from torchyard_core.booking.search.slot_search import Busy, Fit, Wish, find_slots
 from torchyard_core.booking.time_parser import END_OF_TIME
@@ -38,17 +38,13 @@ def assign_places(
     rules: Rules,
     hours: Mapping[str, Mapping[datetime, float]],
 ) -> tuple[tuple[Waiting, Fit], ...]:
-    """Returns the entries that can be fulfilled, with their matches, in the order in which the entries were made.
+    """Returns the entries that can be fulfilled, each with GPUs and a time, in the order in which entries were made.
 
     GPUs that the rules do not allow for an entry remain available to the following entries.
 
     Args:
-        waiting: The entries.
-        slots: The slots of the calendar.
         busy: Booked intervals of each slot.
-        now: The current time.
-        rules: The team's rules.
-        hours: GPU-hours of each owner by start of the week.
+        hours: Booked GPU-hours of each owner, by the start of the week.
     """
     taken = {gpu: list(intervals) for gpu, intervals in busy.items()}
     has = {person: dict(weeks) for person, weeks in hours.items()}

@@ -1,4 +1,4 @@
-"""Finds the booking that an argument of a command names by its ID or the beginning of it."""
+"""Finds the booking that a command's argument names by its ID or by the beginning of its ID."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from torchyard_core.problems import did_you_mean
 
 
 def find_booking(chosen: CommandContext, booking_id: str) -> Booking:
-    """Returns the booking with this ID, or the only one whose ID begins with it, from the database.
+    """Looks up, in the database, the booking with the given ID, or the only booking whose ID begins with it.
 
-    Raises UsageError if no booking or several bookings match, or StoreUnavailable.
+    Raises UsageError if no booking or several bookings match, and StoreUnavailable if the database is unavailable.
     """
     _require_booking(booking_id)
     store = chosen.calendar().store()
@@ -36,7 +36,10 @@ def _require_booking(booking_id: str) -> None:
 
 
 def booking_of(bookings: Iterable[Booking], booking_id: str) -> Booking:
-    """Returns the booking with this ID, or the only one whose ID begins with it. Raises UsageError otherwise."""
+    """Returns the booking with the given ID, or the only booking whose ID begins with it.
+
+    Raises UsageError if no booking or several bookings match.
+    """
     known = list(bookings)
     found = [one for one in known if one.id.startswith(booking_id)]
     exact = [one for one in found if one.id == booking_id]

@@ -20,7 +20,7 @@ from torchyard_core.next_steps import AddHost
 from torchyard_core.text_sanitizer import printable
 from torchyard_core.topology.host_facts import HostFacts
 from torchyard_core.user_settings import UserSettings, read_user_settings
-from torchyard_core.yaml_io.yaml_file import path_exists
+from torchyard_core.yaml_io.file_reader import path_exists
 
 if TYPE_CHECKING:
     from torchyard_core.app.desktop import Desktop
@@ -38,7 +38,7 @@ class CommandContext:
     fleet_is_named: bool = False
     """Whether the fleet file was given as an option, in which case it must exist."""
     opened: list[Calendar] = field(default_factory=list)
-    """The calendar, or None if the command has not used it yet."""
+    """The calendar as the only element; empty if the command has not used the calendar yet."""
 
     @property
     def facts_file(self) -> Path:
@@ -71,8 +71,9 @@ class CommandContext:
     def zone(self, named: str | None = None) -> str:
         """Returns the time zone of times that the user enters.
 
-        It is that of `--zone`, otherwise that in the settings, otherwise this computer's. Raises Refused for an unknown
-        zone.
+        The zone is that of `--zone`, otherwise that in the settings, otherwise this computer's.
+
+        Raises Refused for an unknown zone.
         """
         from torchyard_core.app.desktop import zone_for
         from torchyard_core.booking.time_parser import zone_of
@@ -122,7 +123,7 @@ class CommandContext:
         return typer.confirm(printable(question), err=True)
 
     def confirm_or_exit(self, question: str, otherwise: str = "Nothing was changed.") -> None:
-        """Prints `otherwise` and ends the command with exit code 1 unless the user answers yes."""
+        """Asks a question. Unless the answer is yes, prints `otherwise` and ends the command with exit code 1."""
         if not self.confirm(question):
             remark(otherwise)
             raise typer.Exit(1)

@@ -1,4 +1,4 @@
-"""The console script. `main` imports the command itself, so Ctrl-C during the import prints no traceback."""
+"""The console script. The command is imported inside `main`, so that Ctrl-C during the import prints no traceback."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Counts Ctrl-C instead of raising KeyboardInterrupt in the middle of an operation."""
+"""Counts Ctrl-C instead of raising KeyboardInterrupt in the middle of an operation, and asks what to do with a run."""
 
 from __future__ import annotations
 
@@ -6,10 +6,18 @@ import os
 import select
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from torchyard_core.cli.output import remark
+
+if TYPE_CHECKING:
+    from torchyard_core.cli.views.run_progress import RunView
+
+CHOICES = {"s": "stop", "d": "detach", "g": "go on", "": "go on"}
 
 
 @dataclass
@@ -76,7 +84,7 @@ def ask(question: str) -> str:
             print(question, end="", flush=True)
             terminal = sys.stdin.fileno()
             while terminal not in select.select([terminal, reading], [], [])[0]:
-                os.read(reading, 1)  # A signal other than SIGINT has ended the wait.
+                os.read(reading, 1)  # A signal other than SIGINT has interrupted the wait.
             line = os.read(terminal, 4096)  # A read from a terminal returns at most one line.
     finally:
         signal.set_wakeup_fd(before)
@@ -85,3 +93,25 @@ def ask(question: str) -> str:
     if not line:
         raise EOFError
     return line.decode(errors="replace").strip()
+
+
+def choose_on_interrupt(view: RunView, shown: Mapping[str, Any]) -> str:
+    """Returns the user's choice: `stop`, `detach` or `go on`. Another Ctrl-C means `detach`.
+
+    `shown` contains the state of the run, derived from its journal (see `journal_replay`).
+    """
+    state = "starting" if shown["state"] == "draft" else shown["state"]
+    reason = f": {shown['reason'].rstrip('.')}" if shown["reason"] else ""
+    with view.paused():
+        remark(f"\nRun {shown['run_id']} is {state}{reason}.")
+        while True:
+            try:
+                answer = ask("[s]top it, [d]etach and leave it running, or [g]o on following? ")
+            except EOFError:
+                return "go on"
+            except KeyboardInterrupt:
+                remark("")
+                return "detach"
+            if act := CHOICES.get(answer[:1].lower()):
+                return act
+            remark(f"{answer} is none of them: answer with s, d or g.")

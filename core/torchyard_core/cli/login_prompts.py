@@ -16,7 +16,7 @@ from torchyard_core.text_sanitizer import printable
 def terminal_questions() -> Prompter | None:
     """Returns the prompts on the terminal, or None if there is no terminal.
 
-    If it returns None, logins that need an answer fail.
+    Without a terminal, logins that need an answer fail.
     """
     return TerminalQuestions() if sys.stdin.isatty() else None
 

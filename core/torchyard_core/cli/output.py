@@ -20,7 +20,7 @@ from typing import Annotated, Any
 import typer
 
 from torchyard_core.cli.table_layout import lay_out
-from torchyard_core.errors import TorchyardError
+from torchyard_core.errors import InvalidFile, TorchyardError
 from torchyard_core.text_sanitizer import log_line, one_line, printable, printable_json
 
 _on_screen: list[Any] = []
@@ -126,14 +126,18 @@ def print_error(error: TorchyardError, *, as_json: bool) -> None:
             print_json_line({"error": error_as_json(error)})
         except OSError:
             discard_output()
-    remark(f"torchyard: {error.sentence()}")
+    if isinstance(error, InvalidFile):
+        remark(error.message)  # Editors and other tools parse these lines, which begin with file names.
+        remark(f"torchyard: {error.hint}")
+    else:
+        remark(f"torchyard: {error.sentence()}")
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Prints columns as wide as their widest cell.
+    """Prints a table. Each column is as wide as its widest cell.
 
     On a terminal that is too narrow, cells are wrapped, and rows may continue on further lines. Otherwise each row is
-    one line, so that tools such as grep find its cells.
+    one line, so that tools such as grep can process the output.
     """
     is_terminal = sys.stdout.isatty()
     columns = shutil.get_terminal_size((0, 0)).columns if is_terminal else 0
@@ -146,9 +150,9 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 @contextmanager
 def progress_bars() -> Iterator[Any]:
-    """Yields a rich progress display on stderr, or None if stderr is not a terminal.
+    """Yields a progress display of the library rich on stderr, or None if stderr is not a terminal.
 
-    If it yields None, callers print lines.
+    Without a display, callers print lines of text.
     """
     if not sys.stderr.isatty():
         yield None

@@ -41,7 +41,7 @@ from torchyard_core.home import Home, expand_user
 class Commands(TyperGroup):
     """The group of all commands.
 
-    click would exit silently on any broken pipe. This class does so only if the pipe of stdout is broken.
+    click would exit silently on any broken pipe. This class does so only if the reader of stdout or stderr has exited.
     """
 
     def invoke(self, ctx: Any) -> Any:

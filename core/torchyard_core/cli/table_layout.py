@@ -23,7 +23,8 @@ def lay_out(headings: Row, rows: Sequence[Row], width: int | None = None) -> tup
     """Returns the lines of the headings and those of the rows.
 
     Args:
-        width: The maximum number of characters of a line; None for no limit. Only a longer word may exceed it.
+        width: The maximum number of characters of a line; None for no limit. Only a longer word may exceed
+            the limit.
     """
     cells = [headings, *rows]
     if width is None or _total(_widths(cells)) <= width:

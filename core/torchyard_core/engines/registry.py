@@ -1,10 +1,11 @@
-"""The choice of the engine for a topology or a run, and the fleet with the hosts of all engines."""
+"""Chooses the engine of a topology or a run, and creates the fleet, which reaches the hosts of all engines."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,22 +16,26 @@ from torchyard_core.engines.slurm.cluster_calendar import ClusterCalendar, node_
 from torchyard_core.engines.slurm.cluster_check import ClusterCheck
 from torchyard_core.engines.slurm.cluster_link import ClusterHosts
 from torchyard_core.engines.slurm.description import ClusterDescription
-from torchyard_core.engines.slurm.design_plan import PlanOnCluster
 from torchyard_core.engines.slurm.engine import SlurmEngine
 from torchyard_core.engines.slurm.launch import SlurmLaunch
+from torchyard_core.engines.slurm.plan_on_cluster import PlanOnCluster
 from torchyard_core.engines.slurm.reservation_mirror import Mirrored, ReservationMirror
+from torchyard_core.engines.slurm.sweep_launch import SlurmSweepLaunch
 from torchyard_core.engines.ssh import SshEngine
 from torchyard_core.errors import UsageError
 from torchyard_core.fleet.cluster import Cluster, moved_to_cluster
 from torchyard_core.fleet.credential_prompts import Prompter
 from torchyard_core.fleet.fleet import Fleet
 from torchyard_core.fleet.inventory import Host
+from torchyard_core.launch.sweeps.sweep_launch import SweepRequest
 from torchyard_core.problems import did_you_mean
+from torchyard_core.sweeps.model import Search
 from torchyard_core.topology.file import TopologyFile
 from torchyard_core.topology.model import Topology
 
 if TYPE_CHECKING:
     from torchyard_core.booking.store import BookingStore
+    from torchyard_core.fleet.daemon_client import DaemonClient
 
 
 def open_fleet(
@@ -41,14 +46,14 @@ def open_fleet(
     questions: Prompter | None = None,
     on_remark: Callable[[str], None] = lambda remark: None,
 ) -> Fleet:
-    """Creates a fleet that also knows the nodes of runs on clusters. It has no links yet."""
+    """Creates a fleet without open links. It can also open links to the nodes of runs on clusters."""
     fleet = Fleet(hosts, known_hosts, facts_file, questions, on_remark)
     fleet.others = tuple(ClusterHosts(cluster, fleet.dialer, on_remark) for cluster in clusters)
     return fleet
 
 
 def use_inventory(fleet: Fleet, hosts: Iterable[Host], clusters: Iterable[Cluster]) -> None:
-    """Replaces the hosts and clusters of a fleet. Closes the links to those that were removed or changed."""
+    """Replaces the hosts and clusters of a fleet. Closes the links to removed and changed hosts and clusters."""
     fleet.use(hosts)
     before = {other.cluster: other for other in _clusters(fleet)}
     after = [before.get(one) or ClusterHosts(one, fleet.dialer, fleet.on_remark) for one in clusters]
@@ -59,7 +64,10 @@ def use_inventory(fleet: Fleet, hosts: Iterable[Host], clusters: Iterable[Cluste
 
 
 def engine_of(topology: Topology, fleet: Fleet) -> Engine:
-    """Returns the engine that a topology's pools name. Raises UsageError if they name more than one."""
+    """Returns the engine of the cluster that the topology's pools name, or the engine for SSH if they name no cluster.
+
+    Raises UsageError if a pool names a cluster, unless all pools name this cluster and nothing else.
+    """
     named = dict.fromkeys(host for pool in topology.pools for host in pool.hosts or ())
     clusters = {other.cluster.name: other for other in _clusters(fleet)}
     chosen = [name for name in named if name in clusters]
@@ -75,21 +83,33 @@ def engine_of(topology: Topology, fleet: Fleet) -> Engine:
     return SlurmEngine(clusters[chosen[0]], fleet)
 
 
-def check_cluster(fleet: Fleet, name: str) -> ClusterCheck:
-    """Logs in to a cluster, installs the agent if necessary, and returns the result of checking the cluster."""
-    return ClusterCheck.of(next(other for other in _clusters(fleet) if other.cluster.name == name))
+def check_cluster(fleet: Fleet, name: str, *, install: bool = True) -> ClusterCheck:
+    """Logs in to a cluster and checks it. Raises UsageError for an unknown cluster.
+
+    By default, installs the agent on the login node if it is missing.
+    """
+    return ClusterCheck.of(_cluster_named(fleet, name), install=install)
+
+
+def open_login(fleet: Fleet, name: str) -> DaemonClient | None:
+    """Returns the connection to a cluster's login node if the connection is open. Does not open a connection."""
+    hosts = next((other for other in _clusters(fleet) if other.cluster.name == name), None)
+    return hosts.open_login if hosts is not None else None
 
 
 def read_cluster_calendar(fleet: Fleet, name: str, *, install: bool = False) -> ClusterCalendar:
-    """Logs in to a cluster and returns the lanes of its nodes.
+    """Logs in to a cluster and returns the calendar of its nodes.
 
-    Raises UsageError for an unknown cluster, and HostError or AgentRefused if it does not answer.
+    Raises UsageError for an unknown cluster, and HostError or AgentRefused if the cluster does not answer.
     """
     return ClusterCalendar.read(_cluster_named(fleet, name), install=install)
 
 
 def clusters_with_nodes(fleet: Fleet, gpus: Iterable[str]) -> list[str]:
-    """Returns the clusters of the fleet whose nodes are among slots, given by ID or by a name such as `hpc:n1`."""
+    """Returns the names of the clusters with nodes that `gpus` names.
+
+    `gpus` contains IDs or names of the calendar's slots, such as `hpc:n1`.
+    """
     words = [word.removeprefix(NODE_PREFIX) for text in gpus for word in re.split(r"[,\s]+", text)]
     names = {re.split("[:/]", word)[0] for word in words}
     return [other.cluster.name for other in _clusters(fleet) if other.cluster.name in names]
@@ -104,26 +124,32 @@ def read_node_slots(fleet: Fleet, name: str) -> tuple[Slot, ...]:
 
 
 def mirror_reservations(fleet: Fleet, name: str, store: BookingStore, folder: Path) -> Mirrored:
-    """Mirrors the user's bookings of a cluster's nodes once. Raises HostError, AgentRefused or errors of the store."""
+    """Mirrors the bookings of a cluster's nodes as Slurm reservations, and changes of the reservations as bookings.
+
+    Raises HostError, AgentRefused or an error of the booking store.
+    """
     return ReservationMirror(_cluster_named(fleet, name), store, folder).run(install=True)
 
 
-def submitted_script(source: TopologyFile, place: str, fleet: Fleet) -> str:
-    """Returns the script that a launch of a topology on a cluster submits.
+def submitted_script(source: TopologyFile, place: str, fleet: Fleet, search: Search | None = None) -> str:
+    """Returns the script that a launch on the cluster `place` would submit. With `search`, the launch is of a sweep.
 
-    Raises UsageError for an unknown cluster, and the RunFailed and HostError of a launch.
+    Raises UsageError for an unknown cluster, and RunFailed or HostError as a launch does.
     """
     moved = on_place(source, place, fleet)
     assert moved.topology is not None
     hosts = next(other for other in _clusters(fleet) if other.cluster.name == place)
-    launch = SlurmLaunch(moved, moved.topology, moved.topology.name, fleet, {}, lambda event: None, cluster=hosts)
+    create: Callable[..., SlurmLaunch] = SlurmLaunch
+    if search is not None:
+        create = partial(SlurmSweepLaunch, sweep=SweepRequest(search))
+    launch = create(moved, moved.topology, moved.topology.name, fleet, {}, lambda event: None, cluster=hosts)
     return launch.script()
 
 
 def plan_on_cluster(source: TopologyFile, place: str, fleet: Fleet) -> PlanOnCluster:
-    """Logs in to a cluster and plans a topology on its nodes.
+    """Logs in to the cluster `place`, and plans a topology on its nodes.
 
-    Raises UsageError for an unknown cluster, and HostError or AgentRefused if it does not answer.
+    Raises UsageError for an unknown cluster, and HostError or AgentRefused if the cluster does not answer.
     """
     hosts = _cluster_named(fleet, place)
     return PlanOnCluster.of(source, hosts.cluster, ClusterDescription.read(hosts.login(), hosts.cluster))
@@ -149,7 +175,7 @@ def _cluster_named(fleet: Fleet, name: str) -> ClusterHosts:
 
 
 def on_place(source: TopologyFile, place: str, fleet: Fleet) -> TopologyFile:
-    """Returns the topology with all pools in `place`, a cluster of the fleet. Raises UsageError for another name.
+    """Returns the topology with all pools on the cluster `place`. Raises UsageError for an unknown cluster.
 
     Labels, pins and host names refer to hosts in the fleet file, so they are removed.
     """

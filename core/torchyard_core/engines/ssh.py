@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from torchyard_core.engines.engine import LaunchRequest
 from torchyard_core.fleet.fleet import Fleet
 from torchyard_core.launch.agent_interface import AgentLink
 from torchyard_core.launch.launch import Launch
 from torchyard_core.launch.runs.known_runs import KnownRun, stop_run
+from torchyard_core.launch.sweeps.sweep_launch import SweepLaunch
 from torchyard_core.topology.host_facts import HostFacts
 from torchyard_core.topology.model import Topology
 
@@ -26,7 +28,8 @@ class SshEngine:
         return topology
 
     def submit(self, request: LaunchRequest) -> Launch:
-        return (request.create or Launch)(
+        create: Callable[..., Launch] = Launch if request.sweep is None else partial(SweepLaunch, sweep=request.sweep)
+        return create(
             request.source,
             request.topology,
             request.name,

@@ -52,7 +52,7 @@ def _sources(folder: Traversable, path: str) -> dict[str, str]:
 
 
 def hash_of_sources(sources: Mapping[str, str]) -> str:
-    """Returns the hash that a host computes from the unpacked files (`torchyard_agent.bootstrap`)."""
+    """Returns the hash of the sources. A host computes the same hash from its files (`torchyard_agent.bootstrap`)."""
     digest = hashlib.sha256()
     for path, text in sorted(sources.items()):
         data = text.encode()

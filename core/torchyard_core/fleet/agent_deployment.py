@@ -37,19 +37,25 @@ from torchyard_core.fleet.response_schemas import FIRST_ANSWER, find_mismatch
 from torchyard_core.fleet.ssh import SshDialer
 from torchyard_core.fleet.ssh.openssh import explain, open_ssh
 from torchyard_core.identity import desktop_identity
-from torchyard_core.next_steps import DeployAgent, SetHostField
+from torchyard_core.next_steps import CheckHosts, DeployAgent, SetHostField
 
 ANSWER_TIMEOUT_S = 60.0
-"""Time limit in seconds for each answer to a new connection, long enough for a slow host with a home on NFS."""
+"""Time limit in seconds for each answer of the host while a connection is set up.
+
+It is long enough for a slow host whose home folder is on NFS.
+"""
 TRIES = 4
-"""Maximum number of attempts. Another attempt is made if the agent was replaced, or if the daemon has exited since."""
+"""Maximum number of attempts to connect.
+
+Another attempt follows after the agent was replaced, and after the daemon has exited without an answer to `hello`.
+"""
 RETIRE_WITHIN_S = 10.0
-"""Maximum time in seconds to wait for a daemon to exit after `retire`. A daemon usually exits within milliseconds."""
+"""Maximum time in seconds to wait for the daemon's exit after `retire`. A daemon usually exits within milliseconds."""
 CHUNK = 64 * 1024
 TOO_OLD = 93
-"""Exit status of an interpreter that is too old, after which the shell tries the next one."""
+"""Exit status of an interpreter that is too old, after which the shell tries the next interpreter."""
 MAX_NOISE = 1 << 20
-"""Maximum number of bytes that the login may print before the bootstrap's answer. After more, the connection fails."""
+"""Maximum number of bytes of login output before the bootstrap's answer. If there are more, the connection fails."""
 
 _SHELL = (
     'n=$1; c=$2; shift 2; for p; do case $p in "~/"*) p=$HOME/${p#??};; esac; '
@@ -57,7 +63,10 @@ _SHELL = (
     f'"$p" -E -s -S -c "$c" "$n"; r=$?; case $r in {TOO_OLD}|126|127) ;; *) exit $r;; esac; '
     'done; echo "$n {\\"no_python\\": true}"'
 )
-"""The shell command. It avoids `!`, newlines and single quotes, which csh or fish as login shell would interpret."""
+"""The script that `/bin/sh` runs on the host.
+
+It contains no `!`, newlines or single quotes, because a login shell such as csh or fish would interpret them.
+"""
 _INTERPRETER = (
     "import sys; v = sys.version_info; "
     'old = \'{"too_old": "%s", "at": "%s"}\' % (".".join(map(str, v[:3])), sys.executable); '
@@ -82,14 +91,15 @@ def attach(
     """Connects to the daemon of `host`. Installs and starts the agent if necessary.
 
     An agent that is older than this desktop's is replaced unless it refuses; its runs continue. A newer agent is kept.
-    `link.remark` contains a message for the user about an agent of another version that was kept.
+    If an agent of another version was kept, `remark` of the returned link contains a message for the user.
 
     Args:
         install: Whether to install an agent on a host without one.
-        replace_same_version: Whether to replace an agent of the same version that has other sources. It is replaced
-            only once, so that two desktops do not replace each other's agents forever.
-        cluster: If not empty, the host is a login node of this cluster, and the link leads to a session on it instead
-            of a daemon. The session runs this desktop's version of the agent, and ends with the link.
+        replace_same_version: Whether to replace an agent that has the same version but other sources. Each call
+            replaces it at most once, so that two desktops do not replace each other's agents forever.
+        cluster: The name of the cluster whose login node is `host`; empty for any other host. With a cluster, the link
+            leads to a session instead of a daemon. The session runs this desktop's version of the agent and ends with
+            the link.
         progress: Called while the archive is sent.
 
     Raises:
@@ -128,7 +138,7 @@ def attach(
 
 
 class _DaemonExited(Exception):
-    """Raised if the connection ends before `hello` is answered, for example because another daemon was started."""
+    """Raised if the connection ends before the answer to `hello`, for example because another daemon was started."""
 
     def __init__(self, error: AgentFailed):
         super().__init__(error.message)
@@ -146,7 +156,7 @@ def _retire(link: DaemonClient) -> AgentRefused | None:
     try:
         link.call("retire", {"by": desktop_identity()})
     except Unreachable:
-        pass  # This error is ignored, because the daemon may exit before its answer is sent.
+        pass  # Unreachable is ignored, because the daemon may exit before its answer is sent.
     except AgentRefused as refusal:
         return refusal
     gone.wait(RETIRE_WITHIN_S)
@@ -173,7 +183,7 @@ def _attach_once(
     channel = _open(host, dialer, nonce)
     try:
         return _bridge(host, channel, nonce, archive, install, progress, cluster)
-    except BaseException:  # BaseException includes KeyboardInterrupt, after which the connection must also be closed.
+    except BaseException:  # The channel must also be closed after KeyboardInterrupt.
         channel.close()
         raise
 
@@ -213,7 +223,9 @@ def _bridge(
     answers.send(opening)
     first = answers.next()
     if first.get("absent"):
-        raise AgentMissing(host.name, f"there is no agent on {host.name}.", hint=DeployAgent(host.name))
+        on_cluster = ("A check of the cluster installs it.", CheckHosts((host.name,)))
+        hint = on_cluster if cluster else DeployAgent(host.name)
+        raise AgentMissing(host.name, f"there is no agent on {host.name}.", hint=hint)
     if place := find_mismatch(first, FIRST_ANSWER):
         raise AgentFailed(host.name, f"the agent on {host.name} violates the protocol: `{place}` of its first answer.")
     if not first["have"]:
@@ -241,7 +253,7 @@ def _bridge(
 
 
 class _AnswerReader:
-    """Reads the answers of the bootstrap: lines that begin with the nonce, among other output of the login."""
+    """Reads the answers of the bootstrap, which are lines that begin with the nonce. Skips all other output."""
 
     def __init__(self, host: Host, channel: Channel, nonce: str):
         self._host = host
@@ -254,7 +266,8 @@ class _AnswerReader:
         try:
             self._channel.send(data)
         except (OSError, EOFError) as error:
-            # If the interpreter has exited, its last answer explains the cause better than the broken pipe.
+            # If the interpreter has exited, its last answer describes the cause better than the "broken pipe" error
+            # does.
             self.next()
             raise self._broken() from error
 

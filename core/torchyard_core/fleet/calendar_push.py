@@ -1,7 +1,7 @@
-"""Exchange of the calendar with agents, which have no access to the database.
+"""Exchanges the calendar with agents, which have no access to the database.
 
-Agents receive dated copies of the calendar, and return evidence of use. `torchyard_core.booking.store`, which is a
-higher layer, produces the copies as JSON.
+Agents receive copies of the calendar, each with the time at which it was current, and return evidence of use. The
+copies are JSON from `torchyard_core.booking.store`, which is a higher layer.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ def open_links(fleet: Fleet, names: Iterable[str] | None = None) -> dict[str, Da
 def push_calendar(
     links: Mapping[str, DaemonClient], revision: str, taken: str, snapshot: Callable[[], Mapping[str, Any]]
 ) -> dict[str, TorchyardError]:
-    """Sends the calendar to hosts concurrently. Agents that are too old for the request are skipped.
+    """Sends the calendar to hosts concurrently. Hosts whose agent is too old for this request are skipped.
 
-    If a host already has the revision, the host only records that the revision was current at the time `taken`.
-    `snapshot` is called once if any host has another revision.
+    A host that already has the revision only records that the revision was current at the time `taken`. If any host
+    lacks the revision, `snapshot` is called once, and its result is sent to each of these hosts.
 
     Returns:
         The errors by host name, for the hosts that did not accept the calendar.
@@ -49,7 +49,7 @@ def push_calendar(
 
 
 def collect_evidence(links: Mapping[str, DaemonClient], since: str | None = None) -> dict[str, dict[str, Any]]:
-    """Returns the hosts' evidence of use and of idle bookings after `since`. Hosts without an answer are omitted."""
+    """Returns each host's evidence of use and of idle bookings after `since`. Hosts that do not answer are omitted."""
     pending = {name: link.submit("bookings.evidence", {"since": since}) for name, link in links.items()}
     return _answers(pending)[0]
 

@@ -13,7 +13,7 @@ from typing import Protocol
 
 
 class Channel(Protocol):
-    """The byte stream of a connection to a host. A connection has one channel."""
+    """The byte stream of a connection to a host. Each connection has exactly one channel."""
 
     def send(self, data: bytes) -> None:
         """Sends all of `data`. Raises OSError if the connection is closed."""
@@ -21,14 +21,14 @@ class Channel(Protocol):
     def receive(self, timeout_s: float | None) -> bytes:
         """Returns the next bytes, or an empty value at the end of the stream.
 
-        Raises TimeoutError if none arrive in time.
+        Raises TimeoutError if no bytes arrive within `timeout_s` seconds.
         """
 
     def errors(self) -> str:
         """Returns the newest output of the program on standard error, at most 8 KiB."""
 
     def close(self) -> None:
-        """Closes the connection. Safe to call twice and from any thread."""
+        """Closes the connection. May be called repeatedly and from any thread."""
 
 
 class ProcessChannel:
@@ -44,7 +44,7 @@ class ProcessChannel:
         self._input = self._process.stdin
         self._output = self._process.stdout
         self._errors = self._process.stderr
-        # Closing a descriptor does not end a poll on it, so a byte in a pipe wakes the polling reader.
+        # Closing a descriptor does not end a poll on it, so `close` wakes the polling thread through this pipe.
         self._wake_reader, self._wake_writer = os.pipe()
         self._reading = threading.RLock()
         self._close_once = threading.Lock()
@@ -98,7 +98,7 @@ class ProcessChannel:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        with self._reading:  # While this thread holds the lock, no other thread polls the descriptors.
+        with self._reading:  # The descriptors are closed under the lock, so that no other thread polls them.
             self._output.close()
             self._errors.close()
             os.close(self._wake_writer)

@@ -39,7 +39,10 @@ Option = Annotated[Text, AfterValidator(_option)]
 
 
 def clusters_as_hosts(clusters: Sequence[Cluster], topology: Topology | None) -> tuple[HostFacts, ...]:
-    """Returns the clusters that a topology names, as hosts of unknown capacity, for checks that contact no host."""
+    """Returns the clusters that the topology's pools name, each as a host of unknown capacity.
+
+    The result is used by checks that contact no host.
+    """
     named = {host for pool in topology.pools for host in pool.hosts or ()} if topology is not None else set()
     return tuple(
         HostFacts(cluster.name, address=cluster.login.address or cluster.name, python=cluster.python)
@@ -49,7 +52,11 @@ def clusters_as_hosts(clusters: Sequence[Cluster], topology: Topology | None) ->
 
 
 def require_hosts(topology: Topology, clusters: Iterable[Cluster], what: str, advice: str) -> None:
-    """Raises UsageError if a pool names a cluster, for a use case that needs hosts of the fleet file."""
+    """Raises UsageError if a pool of the topology names a cluster.
+
+    Called for operations that support only hosts of the fleet file. The error message begins with `what` and has the
+    hint `advice`.
+    """
     named = {host for pool in topology.pools for host in pool.hosts or ()}
     for cluster in clusters:
         if cluster.name in named:
@@ -58,13 +65,16 @@ def require_hosts(topology: Topology, clusters: Iterable[Cluster], what: str, ad
 
 
 def cluster_named_by(topology: Topology, clusters: Iterable[Cluster]) -> Cluster | None:
-    """Returns the cluster that all pools of a topology name, or None if there is no such cluster."""
+    """Returns the cluster to which every pool of the topology refers.
+
+    Returns None if the pools do not all refer to one cluster.
+    """
     named = {pool.hosts for pool in topology.pools}
     return next((cluster for cluster in clusters if named == {(cluster.name,)}), None)
 
 
 def moved_to_cluster(topology: Topology, name: str) -> Topology:
-    """Returns the topology with all pools on the cluster of this name.
+    """Returns the topology with all pools on the cluster `name`.
 
     Labels, pins and host names refer to hosts in the fleet file, so they are removed.
     """
@@ -73,10 +83,10 @@ def moved_to_cluster(topology: Topology, name: str) -> Topology:
 
 
 class Login(FrozenModel):
-    """The SSH login to a cluster's login node; the settings are those of a host."""
+    """The SSH login to a cluster's login node, with the same settings as a host."""
 
     local: bool = False
-    """Whether this computer is a login node, which needs no SSH."""
+    """Whether this computer is a login node of the cluster. If so, no SSH connection is needed."""
     address: Word | None = None
     """An address, or a Host of ~/.ssh/config; by default the cluster's name."""
     port: int | None = Field(default=None, ge=1, le=65535)
@@ -87,7 +97,7 @@ class Login(FrozenModel):
     agent_python: str | None = None
     """The interpreter for the agent, on the login node and on the nodes."""
     agent_dir: str | None = None
-    """The agent's folder, on a file system that login node and nodes share; by default ~/.torchyard."""
+    """The agent's folder; by default ~/.torchyard. It must be on a file system that the login node and nodes share."""
 
 
 class Cluster(FrozenModel):
@@ -105,13 +115,13 @@ class Cluster(FrozenModel):
     python: str | None = None
     """The interpreter for programs on the nodes; by default `python3`."""
     setup: tuple[str, ...] = ()
-    """Shell lines that run on the nodes before those of the program."""
+    """Shell lines that run on the nodes before the lines of the program's own `setup`."""
 
     def slot(self, number: int) -> str:
         """Returns the name of the slot with this number, counted from 1. The first slot is the primary's."""
         return f"{self.name}.{number}"
 
     def owns(self, host: str) -> bool:
-        """Returns whether the name of a host is the name of one of the cluster's slots."""
+        """Returns whether `host` is the name of a slot of this cluster."""
         name, dot, number = host.rpartition(".")
         return bool(dot) and name == self.name and number.isdecimal()

@@ -18,7 +18,7 @@ from typing import Protocol, TypeVar
 TRIES = 3
 """Maximum number of attempts per prompt, as in ssh(1)."""
 MAX_SHOWN = 400
-"""Maximum number of characters that are shown of text from a server."""
+"""Maximum number of characters of a server's text that are shown."""
 
 Credential = TypeVar("Credential")
 
@@ -61,14 +61,14 @@ class Prompter(Protocol):
     def ask(self, question: CredentialPrompt) -> str | None:
         """Returns the answer, or None if the user cancels the login. An empty passphrase skips the key.
 
-        A CredentialCache makes one prompt at a time, on the thread of a login. The prompt may block this thread.
+        A CredentialCache asks one question at a time, on the thread of a login. The call may block this thread.
         """
 
 
 class NotAnswered(Exception):
     """Raised if a prompt has no valid answer.
 
-    `given_up` is true if the user was prompted and cancelled, or gave no valid answer.
+    `given_up` is true if the user cancelled or gave no valid answer, and false if the user could not be prompted.
     """
 
     def __init__(self, question: CredentialPrompt, *, given_up: bool):
@@ -96,7 +96,7 @@ class CredentialCache:
 
     @contextmanager
     def exclusive(self, key: Hashable) -> Iterator[None]:
-        """Blocks other logins that need the same credential until the end of the block."""
+        """Blocks other logins that need the same credential until the end of the `with` block."""
         with self._guard:
             lock = self._locks[key]
         with lock:
@@ -113,15 +113,15 @@ class CredentialCache:
             self._known[key] = credential
 
     def forget(self, key: Hashable) -> None:
-        """Removes a credential that the server or the key rejected."""
+        """Removes a stored credential, for example after the server has rejected it."""
         with self._guard:
             self._known.pop(key, None)
 
     def ask(self, key: Hashable, question: CredentialPrompt, began: float) -> str:
         """Prompts the user and returns the answer.
 
-        Raises NotAnswered if the prompt has no valid answer, or if the user has cancelled the prompt of another login
-        since `began` (monotonic).
+        Raises NotAnswered if the user cancels or cannot be prompted. Also raises it without a prompt if the user has
+        given up a prompt for the same key since `began` (monotonic clock), for example in a concurrent login.
         """
         if self._questions is None:
             raise NotAnswered(question, given_up=False)
@@ -147,7 +147,7 @@ class CredentialCache:
         Args:
             key: The key of the credential in this cache.
             question: The prompt.
-            began: The start of the login (monotonic).
+            began: When the login began, by the monotonic clock.
             use: Converts an answer to the credential, or returns None for a wrong answer.
             complaint: The message for a wrong answer, shown by the next prompt.
 

@@ -32,17 +32,17 @@ class DaemonClient:
         """
         self.host = host
         self.hello: dict[str, Any] = {}
-        """The daemon's answer to `hello`, such as its version, sha256 and pid; empty until it has arrived."""
+        """The daemon's answer to `hello`, with its version, sha256 and pid. Empty until the answer has arrived."""
         self.python: str = ""
         """Version and path of the agent's interpreter."""
         self.ssh_address = ""
-        """The host's own address of the SSH connection; empty for a local host."""
+        """The address at which the host accepted the SSH connection; empty for a local host."""
         self.remark = ""
         """A message to the user about the agent's version; usually empty."""
         self.agent_is_newer = False
         """Whether the agent's version is newer than this desktop's."""
         self.archive = ""
-        """SHA-256 of this desktop's archive, from which the keepers of its runs start."""
+        """SHA-256 of this desktop's agent archive, from which the keepers of this desktop's runs are started."""
         self._channel = channel
         self._buffer = received
         self._ids = itertools.count(1)
@@ -113,7 +113,7 @@ class DaemonClient:
     def on_close(self, callback: Callable[[], None]) -> None:
         """Registers a callback for the end of the connection.
 
-        It is called immediately if the connection has already ended.
+        If the connection has already ended, the callback is called immediately.
         """
         with self._lock:
             if not self._closed:
@@ -142,7 +142,7 @@ class DaemonClient:
         except MalformedMessage as error:
             self._fault = self._malformed(f"it sent an invalid message: {error}")
         except (OSError, EOFError):
-            pass  # `_close` makes all pending requests raise this error.
+            pass  # `_close` makes all pending requests fail.
         finally:
             self._close()
 

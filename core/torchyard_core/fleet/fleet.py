@@ -1,4 +1,4 @@
-"""The fleet. It keeps one shared link per host, opens links concurrently, and caches facts of the hosts."""
+"""The fleet: keeps one shared link per host, opens links concurrently, and caches the facts of hosts."""
 
 from __future__ import annotations
 
@@ -25,11 +25,14 @@ from torchyard_core.launch.agent_interface import AgentLink
 from torchyard_core.topology.host_facts import HostFacts
 
 LOOK_TIMEOUT_S = 60.0
-"""Timeout in seconds for reading facts. The agent runs the interpreter for programs, whose files may be on NFS."""
+"""Timeout in seconds for reading facts.
+
+To read them, the agent runs the interpreter for programs, which may be on a slow NFS file system.
+"""
 AT_ONCE = 256
 """Maximum number of hosts that are contacted concurrently.
 
-The number is high because hosts that do not answer should not delay others. The dialer limits the concurrent logins on
+The number is high, so that hosts that do not answer do not delay the others. The dialer limits the concurrent logins on
 each sshd.
 """
 USE_HOLDS_S = 30.0
@@ -42,7 +45,7 @@ Answer = TypeVar("Answer")
 Progress = Callable[[str, int, int], None]
 """A callback that is called with (host, bytes sent, total bytes)."""
 Arrival = Callable[[str, Answer | HostError], None]
-"""A callback that is called with (host, its answer or error)."""
+"""A callback that is called with a host and its answer or error."""
 
 
 class OtherHosts(Protocol):
@@ -52,10 +55,10 @@ class OtherHosts(Protocol):
     """The host whose link lists all runs on these hosts."""
 
     def owns(self, name: str) -> bool:
-        """Returns whether this is the name of one of the hosts."""
+        """Returns whether one of the hosts has this name."""
 
     def link(self, name: str, *, install: bool) -> DaemonClient:
-        """Returns the link to one of the hosts, and opens it if necessary. Raises HostError."""
+        """Returns the link to one of the hosts, and opens it if necessary. Raises HostError if that fails."""
 
     def close(self) -> None:
         """Closes all links."""
@@ -79,16 +82,16 @@ class Fleet:
             known_hosts: Torchyard's own file of trusted host keys.
             facts_file: The cache of host facts.
             questions: Prompts the user for passphrases, passwords and codes; None if the user cannot be asked.
-            on_remark: Called on any thread with a message for the user: a message about an agent's version (each
-                message only once), or the error if facts cannot be written.
+            on_remark: Called on any thread with a message for the user: a remark about the version of an agent (once
+                for each remark), or the error if facts cannot be written.
         """
         self.hosts: Mapping[str, Host] = {host.name: host for host in hosts}
         self.dialer = SshDialer(known_hosts, questions)
         self.others: tuple[OtherHosts, ...] = ()
-        """Hosts that are not in the fleet file, by cluster."""
+        """The hosts that are not in the fleet file, one item for each cluster."""
         self._facts_file = facts_file
         self._found: dict[str, Facts] = {}
-        """New facts that could not be written to the file."""
+        """Facts by host that could not be written to the facts file."""
         self._links: dict[str, DaemonClient] = {}
         self._used: dict[str, tuple[float, Mapping[str, Any]]] = {}
         """Time (monotonic) and value of the telemetry sample that `look` last read from each host."""
@@ -123,7 +126,7 @@ class Fleet:
 
     @property
     def listing(self) -> tuple[str, ...]:
-        """The hosts whose links together list all runs."""
+        """The hosts through which all runs can be listed."""
         return (*self.hosts, *(other.lists_runs for other in self.others))
 
     def open_link(self, name: str) -> DaemonClient | None:
@@ -142,7 +145,7 @@ class Fleet:
     ) -> DaemonClient:
         """Returns the link to a host, and opens it if necessary.
 
-        The options are those of `attach`. Raises HostError if the link cannot be opened.
+        The options are those of `agent_deployment.attach`. Raises HostError if the link cannot be opened.
         """
         for hosts in self.others:
             if hosts.owns(name):
@@ -173,7 +176,7 @@ class Fleet:
                 return link
         link.close()
         if wanted and other is not None:
-            return other  # Another thread has opened a link in the meantime, so this one is closed.
+            return other  # Another thread has opened a link in the meantime, so this link is closed.
         reason = "the fleet was closed" if closed else f"{name} was removed from the fleet"
         raise HostError(name, f"{reason} while connecting to the host.")
 
@@ -185,7 +188,10 @@ class Fleet:
         return self.each(self.hosts if names is None else names, partial(self.link, install=install))
 
     def known(self) -> Sequence[HostFacts]:
-        """Returns the cached facts of all hosts for the planner, with the last known GPU use if it is recent."""
+        """Returns the cached facts of all hosts for the planner.
+
+        They include the last sample of a host's GPU use if it is at most USE_HOLDS_S old.
+        """
         with self._lock:
             unkept = dict(self._found)
         planned = planner_hosts(list(self.hosts.values()), {**load_facts(self._facts_file), **unkept})
@@ -204,12 +210,12 @@ class Fleet:
         return dict(self.each(names, self.link, arrived))
 
     def interpreters(self, names: Iterable[str]) -> dict[str, str | None]:
-        """Returns the interpreter for programs that the fleet file gives for each host.
+        """Returns each host's interpreter for programs, as set in the fleet file.
 
-        None means the host's default.
+        If none is set, the result is None, or the interpreter that runs Torchyard if the host is this computer.
         """
         hosts = {name: self._host(name) for name in names}
-        # On this computer, the default interpreter for programs is the one that runs Torchyard.
+        # On this computer, programs run by default with the interpreter that runs Torchyard.
         return {name: host.python or (sys.executable if host.local else None) for name, host in hosts.items()}
 
     def look(self, name: str, python: str | None = None) -> dict[str, Any]:
@@ -224,7 +230,7 @@ class Fleet:
         try:
             sample = link.call("telemetry.sample", {}, SAMPLE_TIMEOUT_S)
         except AgentRefused:
-            sample = None  # The facts are valid even if the use of the GPUs is unknown.
+            sample = None  # The facts are valid even if the GPU use is unknown.
         with self._lock:
             unkept = self._keep(host, facts)
             self._used.pop(name, None)
@@ -235,9 +241,9 @@ class Fleet:
         return facts
 
     def _keep(self, host: Host, facts: Facts) -> FileProblem | None:
-        """Writes facts to the file, or keeps them in memory if that fails.
+        """Writes facts to the facts file, or keeps them in memory if that fails.
 
-        Returns the error of the write. Returns None if an earlier write has already failed.
+        Returns the error, or None if the write succeeded or facts from an earlier failed write are still in memory.
         """
         if self._closed:
             return None
@@ -268,8 +274,8 @@ class Fleet:
     ) -> dict[str, Answer | HostError]:
         """Calls `ask` for each host concurrently. Returns the result or the HostError of each host.
 
-        Raises other exceptions of `ask`. `arrived` is called with each result on the caller's thread. Ctrl-C ends the
-        wait immediately, as the calls run on daemon threads.
+        Raises any other exception of `ask`. `arrived` is called with each result on the caller's thread. Ctrl-C ends
+        the wait immediately, because the calls run on daemon threads.
         """
         slots = threading.BoundedSemaphore(AT_ONCE)
 

@@ -12,25 +12,25 @@ from typing import Any
 from torchyard_core.topology.host_facts import HostFacts
 
 SAMPLE_TIMEOUT_S = 30.0
-"""Timeout in seconds for a sample. A sample usually takes milliseconds, but a host that swaps memory answers slowly."""
+"""Timeout in seconds for a sample. A sample usually takes milliseconds, but a host that is swapping answers slowly."""
 SAMPLE_VALID_S = 5.0
-"""Validity of a sample in seconds. After this time the use of its GPUs is unknown."""
+"""Time in seconds for which a sample is valid. After this time, the use of the host's GPUs is unknown."""
 
 
 def user_of(process: dict[str, Any]) -> str:
-    """Formats a process: RUN/REPLICA for a replica of Torchyard, otherwise `lee: python (4711)`."""
+    """Formats a process on a GPU: RUN/REPLICA for a replica, otherwise its user, program and PID."""
     return str(process["replica"] or f"{process['user']}: {process['program']} ({process['pid']})")
 
 
 def users_of(gpu: dict[str, Any]) -> list[str]:
-    """Formats the processes on a GPU in a sample. Duplicates are removed."""
+    """Formats the processes that a telemetry sample lists for a GPU, without duplicates."""
     return list(dict.fromkeys(user_of(process) for process in gpu["processes"]))
 
 
 def with_occupancy(facts: HostFacts, sample: Mapping[str, Any] | None) -> HostFacts:
-    """Returns the host's facts with the use of its GPUs from a telemetry sample.
+    """Returns the host's facts with the use of its GPUs according to a telemetry sample.
 
-    If there is no sample, the use is unknown.
+    Without a sample, the use is marked as unknown.
     """
     if sample is None:
         return replace(facts, busy_gpus=frozenset(), gpu_users={}, use_known=False)
@@ -44,7 +44,10 @@ def is_in_use(gpu: Mapping[str, Any]) -> bool:
 
 
 def gpus_in_use(sample: Mapping[str, Any]) -> dict[str, str]:
-    """Returns the logins whose processes use each GPU in use. Keys are GPU UUIDs; an unknown login is ""."""
+    """Returns, for each GPU in use, the logins whose processes use the GPU, separated by commas.
+
+    Keys are GPU UUIDs. The value is empty if no login is known.
+    """
     return {str(gpu["uuid"]): _logins(gpu) for gpu in sample["gpus"] if is_in_use(gpu)}
 
 
@@ -59,6 +62,6 @@ def _logins(gpu: Mapping[str, Any]) -> str:
 
 
 def replicas_without_gpu(sample: dict[str, Any]) -> list[str]:
-    """Returns the replicas on a host that use no GPU."""
+    """Returns the replicas in a host's sample that use no GPU."""
     on_gpus = {process["replica"] for gpu in sample["gpus"] for process in gpu["processes"]}
     return [replica for replica in sample["replicas"] if replica not in on_gpus]

@@ -27,7 +27,7 @@ class HostAudit:
     error: TorchyardError | None = None
 
     def of(self, acts: Iterable[tuple[str, Act]]) -> HostAudit:
-        """Returns a copy that contains only those of the given actions that belong to this host."""
+        """Returns a copy with the actions of this host in `acts`, which contains pairs of (host, action)."""
         return replace(self, acts=tuple(act for name, act in acts if name == self.name))
 
     def to_json(self) -> dict[str, Any]:
@@ -36,7 +36,7 @@ class HostAudit:
 
 
 def audit_of(fleet: Fleet, name: str, last: int | None = None) -> HostAudit:
-    """Returns the `last` newest actions of a host, by default all, or the error. Installs no agent."""
+    """Returns the newest actions of a host, or the error. `last` limits their number. Does not install an agent."""
     try:
         return HostAudit(name, read_audit(fleet.link(name, install=False), last))
     except (HostError, AgentRefused) as error:
@@ -44,11 +44,10 @@ def audit_of(fleet: Fleet, name: str, last: int | None = None) -> HostAudit:
 
 
 def read_audit(link: DaemonClient, last: int | None = None) -> tuple[Act, ...]:
-    """Reads the `last` newest actions of a host, by default all.
+    """Reads the newest actions of a host. `last` limits their number; by default, all actions are read.
 
-    Raises HostError or AgentRefused if they cannot be read.
-
-    Raises AgentTooOld if the agent is of a version that keeps no audit log.
+    Raises HostError or AgentRefused if the actions cannot be read, or AgentTooOld if the agent's version keeps no audit
+    log.
     """
     acts: list[Act] = link.call("audit.read", {} if last is None else {"last": last}, READ_TIMEOUT_S)
     return tuple(acts)

@@ -18,7 +18,7 @@ DEGRADED = "degraded"
 
 @dataclass(frozen=True)
 class Enforcement:
-    """The enforcement state of an agent."""
+    """How an agent enforces the calendar, and the result of its last scan."""
 
     level: str
     """`off`, `observe`, `warn` or `stop`, from the team's rules."""
@@ -55,7 +55,7 @@ class HostCheck:
 
     name: str
     state: str
-    """`ready`, `degraded` (it answers but has problems), or the state of the HostError."""
+    """`ready`, `degraded` (the host answers but has problems), or the `state` of the HostError that ended the check."""
     agent: dict[str, Any] | None = None
     """`version`, `sha256` and `pid` of the agent."""
     python: str | None = None
@@ -79,7 +79,7 @@ class HostCheck:
         rules, acts_on = self.bookings["enforcement"], self.bookings["capabilities"]["acts_on"]
         found = sum(one["verdict"] == "others" for one in self.bookings["findings"])
         reported = (one for one in self.bookings["findings"] if one["verdict"] in ("root", "unknown"))
-        # The agent reports a process once for each GPU that it uses.
+        # The agent reports a process once for each GPU that the process uses, so duplicates are removed.
         violations = tuple(dict.fromkeys(f"{one['program']} (PID {one['pid']}) {origin_text(one)}" for one in reported))
         return Enforcement(
             rules["level"], rules["dry_run"], acts_on == "all", self.bookings["fresh"], found, violations
@@ -109,7 +109,7 @@ def check_host(
         install: Whether to install an agent on a host without one.
         replace_same_version: Whether to replace an agent of the same version that has other sources.
         progress: Called with (host, bytes sent, total bytes) while the agent is sent.
-        looking: Called when the agent has answered, before the facts are read.
+        looking: Called after the agent has answered and before the facts are read.
     """
     try:
         link = fleet.link(name, install=install, replace_same_version=replace_same_version, progress=progress)
@@ -122,7 +122,7 @@ def check_host(
 
 
 def check_of(name: str, hello: dict[str, Any], facts: dict[str, Any]) -> HostCheck:
-    """Returns the check of a host that answers, from its agent's `hello` and `host.facts`."""
+    """Returns the result of checking a host that answers, from its agent's `hello` and `host.facts`."""
     python = facts.get("python") or {}
     problems = [agent_problem(name, problem) for problem in facts.get("problems", [])]
     return HostCheck(
@@ -140,7 +140,7 @@ def check_of(name: str, hello: dict[str, Any], facts: dict[str, Any]) -> HostChe
 
 
 def failed_check(name: str, state: str, error: TorchyardError) -> HostCheck:
-    """Returns the check of a host that could not be used."""
+    """Returns the result of checking a host that could not be used."""
     return HostCheck(name, state, problems=[error], error=error)
 
 

@@ -1,6 +1,6 @@
 """Cache of host facts, stored next to the fleet file, and conversion of the facts for the planner.
 
-Entries that are unreadable or belong to another address of the host are ignored.
+An entry is ignored if it is unreadable, or if the host's address has changed since the entry was written.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def save_facts(path: Path, found: Iterable[tuple[Host, Facts]], now: datetime | 
 
 
 def stamped(host: Host, facts: Facts, now: datetime | None = None) -> Facts:
-    """Returns the facts in their cached form, with the host's address and the time."""
+    """Returns the facts in their cached form, with the host's address and the time (by default now)."""
     checked_at = (now or datetime.now(UTC)).isoformat(timespec="seconds").replace("+00:00", "Z")
     kept = {name: fact for name, fact in facts.items() if name != "bookings"}  # Bookings change too often to be cached.
     return {**kept, "address": _address(host), "checked_at": checked_at}

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ShownKey:
-    """The key that a host presents, and the trusted key."""
+    """The key that a host presents, and the fingerprint of the key that is trusted for the host so far."""
 
     host: Host
     kind: str
@@ -46,7 +46,7 @@ def show_key(inventory: Inventory, name: str, dialer: SshDialer) -> ShownKey:
     try:
         fingerprint, line = dialer.host_key(host)
     except HostError as error:
-        # This package imports paramiko, which the window must not import before its first paint.
+        # `torchyard_core.fleet.ssh` imports paramiko, which the window must not import before its first paint.
         from torchyard_core.fleet.ssh.login_errors import with_jump_of
 
         raise with_jump_of(behind.name, error) from error
@@ -66,7 +66,7 @@ def record_key(key: ShownKey, dialer: SshDialer) -> None:
 
 
 def _to_trust(inventory: Inventory, name: str, dialer: SshDialer) -> tuple[Host, Host]:
-    """Returns the host, login node or bastion with this name, and a host whose route leads to or through it."""
+    """Returns the machine with this name (host, login node or bastion), and the host whose route contains it."""
     logins = [login_host(cluster) for cluster in inventory.clusters]
     for login in logins:
         if login.name == name and not login.local:

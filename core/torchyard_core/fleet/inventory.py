@@ -1,7 +1,7 @@
 """The fleet file: the hosts and how to connect to them.
 
-Problems have line numbers. Where the layout allows it, an edit changes only the lines of its host and preserves
-comments (`inventory_patch`).
+Problems in the file have line numbers. If the file's layout permits, an edit changes only the lines of the edited host
+or cluster, and comments are preserved (`inventory_patch`).
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ from torchyard_core.next_steps import RemoveHost
 from torchyard_core.problems import Problem, did_you_mean, has_errors
 from torchyard_core.topology.host_facts import PortRange
 from torchyard_core.topology.model import Amount, FrozenModel, Text
+from torchyard_core.yaml_io.document import Document, parse_document
+from torchyard_core.yaml_io.file_reader import path_exists, read_text
 from torchyard_core.yaml_io.model_validation import validate
-from torchyard_core.yaml_io.yaml_file import Document, parse_document, path_exists, read_text
 
 THIS_COMPUTER = "this-computer"
 PRIVATE_MODE = 0o600
@@ -59,7 +60,7 @@ class Host(FrozenModel):
 
     name: Annotated[str, Field(max_length=100), AfterValidator(_host_name)]
     local: bool = False
-    """Whether the host is this computer, which needs no SSH."""
+    """Whether the host is this computer. If so, no SSH connection is needed."""
     address: Word | None = None
     """An address, or a Host of ~/.ssh/config. By default, the host's name."""
     port: int | None = Field(default=None, ge=1, le=65535)
@@ -82,7 +83,7 @@ class Host(FrozenModel):
     ports: Annotated[Text, AfterValidator(_ports)] | None = None
     """Range of ports that firewalls between hosts allow, such as 29400-29499; by default any free port."""
     bandwidth_gbps: Amount | None = Field(default=None, gt=0)
-    """Bandwidth of the host's network link in Gbit/s, with which the window estimates exchange times."""
+    """Bandwidth of the host's network link in Gbit/s. The window uses it to estimate exchange times."""
     labels: dict[str, Text] = Field(default_factory=dict)
     """Labels by which pools select hosts."""
 
@@ -100,7 +101,7 @@ class Host(FrozenModel):
 
 
 def login_host(cluster: Cluster) -> Host:
-    """Returns the login node of a cluster as a host. Messages refer to it by the cluster's name."""
+    """Returns the login node of a cluster as a Host that has the cluster's name."""
     settings = cluster.login.model_dump(exclude_unset=True)
     return Host(name=cluster.name, **settings)
 
@@ -129,14 +130,14 @@ class Inventory:
     clusters: tuple[Cluster, ...] = ()
 
     def usable(self) -> Inventory:
-        """Returns the inventory itself. Raises TorchyardError with all problems of the file if any is an error."""
+        """Returns this inventory. If the file has an error, raises TorchyardError with all problems of the file."""
         if not has_errors(self.problems):
             return self
         lines = "\n".join(problem.printed(str(self.path)) for problem in self.problems)
         raise TorchyardError(lines, code="fleet_problems", hint="Correct the fleet file.")
 
     def host(self, name: str) -> Host:
-        """Returns the host with this name. Raises UsageError for an unknown name, and suggests a similar one."""
+        """Returns the host with this name. Raises UsageError, which suggests a similar name, for an unknown name."""
         for host in self.hosts:
             if host.name == name:
                 return host
@@ -152,7 +153,7 @@ class Inventory:
         return tuple(self.host(name) for name in dict.fromkeys(names)) if names else self.hosts
 
     def split(self, names: Sequence[str]) -> tuple[tuple[Host, ...], tuple[Cluster, ...]]:
-        """Returns the hosts and the clusters with these names, or all of them. Raises UsageError."""
+        """Returns the hosts and clusters with these names, by default all. Raises UsageError for an unknown name."""
         if not names:
             return self.hosts, self.clusters
         by_name = {cluster.name: cluster for cluster in self.clusters}
@@ -216,6 +217,9 @@ def add_host(path: Path, host: Host) -> Inventory:
     if any(other.name == host.name for other in inventory.hosts):
         hint = ("Choose another name, or remove that host first.", RemoveHost(host.name))
         raise UsageError(f"the fleet has a host `{host.name}` already.", code="host_exists", hint=hint)
+    if any(cluster.name == host.name for cluster in inventory.clusters):
+        message = f"the fleet has a cluster `{host.name}` already."
+        raise UsageError(message, code="host_exists", hint="Choose another name.")
     entry = host.model_dump(mode="json", exclude_unset=True)
     return _write(inventory, with_entry(_text(inventory), entry), (*inventory.hosts, host))
 
@@ -232,10 +236,62 @@ def remove_host(path: Path, name: str) -> Inventory:
     return _write(inventory, without_entry(_text(inventory), position), left)
 
 
-def change_hosts(path: Path, edits: Sequence[tuple[Host, Host]]) -> Inventory:
-    """Replaces hosts in the file, given as (before, after), in one write.
+def add_cluster(path: Path, cluster: Cluster) -> Inventory:
+    """Adds a cluster to the file.
 
-    Raises UsageError if a host in the file differs from its `before` value or if a new name already exists. Raises
+    Raises TorchyardError if the file cannot be read, changed or written, or if the cluster's name is already in use.
+    """
+    inventory = read_fleet(path).usable()
+    entry = cluster.model_dump(mode="json", exclude_defaults=True)
+    text = with_entry(_text(inventory), entry, "clusters")
+    return _write(inventory, text, inventory.hosts, (*inventory.clusters, cluster))
+
+
+def change_cluster(path: Path, before: Cluster, after: Cluster) -> Inventory:
+    """Replaces a cluster in the file.
+
+    Raises UsageError if the cluster in the file differs from `before`, and TorchyardError if the file cannot be read,
+    changed or written, or if the new name is in use.
+    """
+    inventory = read_fleet(path).usable()
+    clusters = list(inventory.clusters)
+    if before not in clusters:
+        message = f"the entry of {before.name} in the fleet file was changed meanwhile."
+        raise UsageError(message, code="host_changed", hint="Open the cluster again to see what it is now.")
+    position = clusters.index(before)
+    text = _text(inventory)
+    entry = dict(parse_document(text, "fleet").data["clusters"][position])
+    _set_changed(entry, before, after, leave=("login",))
+    login = dict(entry.get("login") or {})
+    _set_changed(login, before.login, after.login)
+    if login:
+        entry["login"] = login
+    else:
+        entry.pop("login", None)
+    clusters[position] = after
+    return _write(inventory, with_changed_entry(text, position, entry, "clusters"), inventory.hosts, tuple(clusters))
+
+
+def remove_cluster(path: Path, name: str) -> Inventory:
+    """Removes a cluster from the file. Raises UsageError for an unknown name.
+
+    Raises FileProblem or TorchyardError if the file cannot be read, changed or written.
+    """
+    inventory = read_fleet(path).usable()
+    found = [position for position, cluster in enumerate(inventory.clusters) if cluster.name == name]
+    if not found:
+        names = [cluster.name for cluster in inventory.clusters]
+        hint = f"Its clusters: {', '.join(names) or 'none'}."
+        message = f"the fleet has no cluster `{name}`{did_you_mean(name, names)}"
+        raise UsageError(message, code="unknown_cluster", hint=hint)
+    left = tuple(cluster for cluster in inventory.clusters if cluster.name != name)
+    return _write(inventory, without_entry(_text(inventory), found[0], "clusters"), inventory.hosts, left)
+
+
+def change_hosts(path: Path, edits: Sequence[tuple[Host, Host]]) -> Inventory:
+    """Replaces hosts in the file in one write. `edits` contains pairs of (before, after).
+
+    Raises UsageError if a host in the file differs from `before`, or if another host already has the new name. Raises
     FileProblem or TorchyardError if the file cannot be read, changed or written.
     """
     inventory = read_fleet(path).usable()
@@ -255,27 +311,40 @@ def change_hosts(path: Path, edits: Sequence[tuple[Host, Host]]) -> Inventory:
 
 
 def _changed_entry(text: str, position: int, before: Host, after: Host) -> dict[str, Any]:
-    """Returns a host's entry with its changed keys. Unchanged keys keep their text, such as an explicit default."""
+    """Returns the new entry of a host.
+
+    Keys that are equal in `before` and `after` keep their values in the file, such as an explicit default.
+    """
     entry = dict(parse_document(text, "fleet").data["hosts"][position])
+    _set_changed(entry, before, after)
+    return entry
+
+
+def _set_changed(entry: dict[str, Any], before: FrozenModel, after: FrozenModel, leave: Sequence[str] = ()) -> None:
+    """Applies the differences between `before` and `after` to `entry`. Keys in `leave` are not changed."""
     values = after.model_dump(mode="json", exclude_defaults=True)
-    for key in Host.model_fields:
-        if getattr(before, key) == getattr(after, key):
+    for key in type(before).model_fields:
+        if key in leave or getattr(before, key) == getattr(after, key):
             continue
         if key in values:
             entry[key] = values[key]
         else:
             entry.pop(key, None)
-    return entry
 
 
 def _text(inventory: Inventory) -> str:
     return inventory.document.text if inventory.document is not None else NEW_FILE
 
 
-def _write(before: Inventory, text: str, hosts: tuple[Host, ...]) -> Inventory:
-    """Writes the text after verifying that it parses to `hosts`."""
-    after = _inventory(before.path, text)
-    if after.hosts != hosts:
-        raise AssertionError(f"{before.path}: the changed text does not parse to the changed hosts")
+def _write(
+    before: Inventory, text: str, hosts: tuple[Host, ...], clusters: tuple[Cluster, ...] | None = None
+) -> Inventory:
+    """Writes `text`, after verifying that it parses to `hosts` and `clusters` (by default the clusters of `before`).
+
+    Raises TorchyardError if the text has an error, for example two hosts of the same name.
+    """
+    after = _inventory(before.path, text).usable()
+    if (after.hosts, after.clusters) != (hosts, before.clusters if clusters is None else clusters):
+        raise AssertionError(f"{before.path}: the changed text does not parse to the changed hosts and clusters")
     write_atomically(before.path, text, PRIVATE_MODE)
     return after

@@ -5,7 +5,7 @@ A schema is one of:
 - a type or a tuple of types,
 - a dictionary of keys to schemas, in which keys ending in `?` are optional and additional keys are allowed,
 - a list with one schema for all items, or with one schema for each item,
-- an instance of the classes below.
+- an instance of Each, OneOf, Between or ByWord.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ LATEST = 253402214400.0
 
 @dataclass(frozen=True)
 class Each:
-    """A dictionary with arbitrary keys whose values have the same schema."""
+    """Schema of a dictionary with arbitrary keys. Each value has the schema `shape`."""
 
     shape: Any
 
 
 @dataclass(frozen=True)
 class OneOf:
-    """One of a set of strings."""
+    """Schema of a string that is one of `words`."""
 
     words: frozenset[str]
 
 
 @dataclass(frozen=True)
 class Between:
-    """A number within a range. NaN is invalid."""
+    """Schema of a number from `least` to `most`. NaN is invalid."""
 
     least: float
     most: float
@@ -45,7 +45,7 @@ class Between:
 
 @dataclass(frozen=True)
 class ByWord:
-    """A dictionary that has a common schema, and a further schema that depends on the value of `key`."""
+    """Schema of a dictionary: a common schema, and a second schema that the value of `key` selects from `shapes`."""
 
     key: str
     common: Any
@@ -110,7 +110,7 @@ _ENTRY = ByWord(
         "replica_state": {"replica": str, **_STATE_ON_HOST, "reason?": MAYBE_TEXT},
         "gang_restart": {"gang": str, "generation": int, "cause": str},
         "membership": _MEMBERSHIP,
-        "interrupted": _INTERRUPTION,
+        "interrupted": {**_INTERRUPTION, "metrics?": Each(dict)},
         "withdrawal": {"replica": str, "reason": str},
         "booking_ends": {"booking": str, "at": str, "reason": str},
         "report": {
@@ -170,8 +170,10 @@ ANSWERS: dict[str, Any] = {
         "interruptions?": [_INTERRUPTION],
         "telemetry_problem?": str,
         "jobs?": [{"job_id": str, "group": str, "state": str, "problem": str}],
+        "nodes?": Each(str),
         "record": {"name?": str, "snapshot?": MAYBE_TEXT, "record?": _RECORD},
     },
+    "run.nodes": Each(str),
     "run.invite": {
         "primary": {"host": str, "address": str, "gang_port": int},
         "secret": str,
@@ -206,7 +208,7 @@ NOTIFICATIONS: dict[str, Any] = {
 def find_mismatch(value: Any, shape: Any, at: str = "") -> str:
     """Returns the path of the first value that violates the schema, such as `gpus[0].uuid`, or an empty string.
 
-    The path of the whole value is `the answer`.
+    If the value as a whole violates the schema, the path is `the answer`.
     """
     here = at or "the answer"
     if isinstance(shape, dict):

@@ -1,7 +1,7 @@
-"""The jobs of a cluster with the addresses of their tasks.
+"""The jobs of a TensorFlow-style cluster, with the addresses of their tasks.
 
-CLUSTER_SPEC, TF_CONFIG and TensorFlow's ClusterSpec describe clusters in this form.
-The lists of addresses are dense (`[host:port, …]`) or sparse (`{index: host:port}`).
+CLUSTER_SPEC, TF_CONFIG and TensorFlow's ClusterSpec describe clusters in this form. The list of a job's addresses is
+dense (`[host:port, …]`) or sparse (`{index: host:port}`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torchyard_core.topology.placement.pin_syntax import parse_pin
 from torchyard_core.topology.replicas import replicas_of
 
 PORT = 2222
-"""First port of replicas in exported documents, the same as in the examples of these systems."""
+"""First port of the replicas on each host in exported documents, as in the examples of TensorFlow's documentation."""
 THIS_COMPUTER = "this-computer"
 _ADDRESS = re.compile(r"(?:(?:grpc|https?)://)?(\[[0-9a-fA-F:.]+(?:%[^\s\[\]/]+)?\]|[^\s:/\[\]]+):([0-9]{1,5})")
 _LOCAL = {"localhost", "127.0.0.1", "[::1]"}
@@ -27,13 +27,13 @@ _LOCAL = {"localhost", "127.0.0.1", "[::1]"}
 
 @dataclass(frozen=True)
 class Job:
-    """The tasks of one job with their addresses."""
+    """The tasks of one job, with the hosts in their addresses."""
 
     role: Role
     place: Place
     count: int
     hosts: Mapping[int, str]
-    """The hosts in the tasks' addresses, by the index of the task. The indices of a sparse job have gaps."""
+    """The host in each task's address, by the task's index. The indices of a sparse job have gaps."""
 
 
 def split_address(address: str) -> tuple[str, int] | None:
@@ -101,7 +101,7 @@ def _host(reader: DocumentReader, place: Place, job: str) -> str:
 def refuse_two_chiefs(reader: DocumentReader, place: Place) -> None:
     """Raises FileProblem for a cluster with both `chief` and `master`.
 
-    `master` is the name of the chief in older versions of TensorFlow.
+    Both name the chief; `master` is the name in older versions of TensorFlow.
     """
     if {"chief", "master"} <= reader.block(place).keys():
         reader.stop("the cluster has a chief and a master.", (*place, "master"), "Allowed is one of the two.")
@@ -117,9 +117,9 @@ def as_pools(jobs: Iterable[Job]) -> list[dict[str, Any]]:
 
 
 def as_pins(reader: DocumentReader, jobs: Iterable[Job]) -> dict[str, str]:
-    """Returns settings that pin the replicas to the hosts of their addresses.
+    """Returns pins, by replica name, that place each replica on the host in its address.
 
-    Adds remarks on the pins, and on addresses that cannot be names of hosts.
+    Adds remarks about the pins, and about hosts whose names are not valid in the fleet file.
     """
     pins: dict[str, str] = {}
     for job in jobs:
@@ -139,9 +139,9 @@ def as_pins(reader: DocumentReader, jobs: Iterable[Job]) -> dict[str, str]:
 
 
 def pins_with_remarks(reader: DocumentReader, jobs: Iterable[Job]) -> dict[str, Any]:
-    """Returns the key `pins` of a pool, which pins replicas to the hosts of the addresses.
+    """Returns `{"pins": …}` for a topology. The pins place the replicas on the hosts in their addresses.
 
-    Addresses that a cloud has assigned are not used. Adds remarks on them and on the unknown number of GPUs.
+    Addresses that a cloud has assigned are ignored. Adds a remark about them, and one about the missing number of GPUs.
     """
     pool_data: dict[str, Any] = {}
     if reader.text(("environment",)) == "cloud":
@@ -155,7 +155,8 @@ def pins_with_remarks(reader: DocumentReader, jobs: Iterable[Job]) -> dict[str, 
 def addresses_for(topology: Topology) -> dict[str, str]:
     """Returns an address for each replica. The user can edit the addresses in the exported document.
 
-    The host is the replica's pinned host, otherwise the replica's own name. Ports on a host are distinct.
+    The host in an address is the host to which the replica is pinned, or the replica's own name if there is no pin.
+    Each replica on a host has another port.
     """
     found: dict[str, str] = {}
     ports: dict[str, int] = {}

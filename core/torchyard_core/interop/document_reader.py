@@ -1,4 +1,4 @@
-"""Reads documents of other systems, returns their values with lines, and builds topologies from them."""
+"""Reads documents of other systems: their values with line numbers, and the topologies built from them."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from torchyard_core.interop.remarks import Remark
 from torchyard_core.next_steps import Advice
 from torchyard_core.problems import Place, did_you_mean, no_lines
 from torchyard_core.topology.model import MAX_REPLICAS, Topology
+from torchyard_core.yaml_io.document import Document, parse_document
 from torchyard_core.yaml_io.model_validation import validate
 from torchyard_core.yaml_io.syntax_errors import problem_at
-from torchyard_core.yaml_io.yaml_file import Document, parse_document
 
 BAD_DOCUMENT = "bad_document"
 """Error code of a document that parses but is not valid in its format."""
@@ -35,9 +35,9 @@ def refuse(source: str, line: int | None, message: str, hint: Advice = "") -> No
 
 @dataclass
 class DocumentReader:
-    """A YAML or JSON document: its values with their lines, and the remarks of the import.
+    """A YAML or JSON document: its values with line numbers, and the remarks of the import.
 
-    Except for `at`, the methods that return the value at a location raise FileProblem if it has another type.
+    All methods that return the value at a location, except `at`, raise FileProblem for a value of another type.
     """
 
     document: Document
@@ -77,7 +77,7 @@ class DocumentReader:
         return value
 
     def block(self, place: Place) -> dict[str, Any]:
-        """Returns the mapping at a location, or an empty mapping."""
+        """Returns the mapping at a location, or an empty mapping if there is none."""
         value = self.at(place)
         if value is None:
             return {}
@@ -86,7 +86,7 @@ class DocumentReader:
         return value
 
     def items(self, place: Place) -> list[Any]:
-        """Returns the list at a location, or an empty list."""
+        """Returns the list at a location, or an empty list if there is none."""
         value = self.at(place)
         if value is None:
             return []
@@ -97,9 +97,8 @@ class DocumentReader:
     def whole(self, place: Place, default: int, *, least: int = 0, most: int = MAX_REPLICAS) -> int:
         """Returns the integer at a location, or `default` if there is none.
 
-        The integer must be between `least` and `most`.
-
-        An integer may be given as text, since JSON often contains large integers as text.
+        Raises FileProblem unless the integer is between `least` and `most`. It may be written as a string, because JSON
+        documents often contain large integers as strings.
         """
         value = self.at(place)
         if value is None:
@@ -113,7 +112,7 @@ class DocumentReader:
         return value
 
     def words(self, place: Place) -> list[str]:
-        """Returns the list of strings at a location. Numbers are returned as written in the document."""
+        """Returns the list of strings at a location. A number becomes a string as written in the document."""
         found = []
         for number, value in enumerate(self.items(place)):
             if isinstance(value, (dict, list)):
@@ -122,7 +121,7 @@ class DocumentReader:
         return found
 
     def text(self, place: Place) -> str | None:
-        """Returns the text at a location, or None if there is none. A number is returned as written in the document."""
+        """Returns the string at a location, or None if there is none. A number is returned as written."""
         value = self.at(place)
         if value is None:
             return None
@@ -131,12 +130,12 @@ class DocumentReader:
         return value if isinstance(value, str) else self.document.composed.written.get(place, str(value))
 
     def leave(self, place: Place, carried: Iterable[str], known: Mapping[str, str]) -> None:
-        """Adds remarks about the keys of a block that are not imported.
+        """Adds a remark about each key of a block that is not imported.
 
         Args:
             place: The location of the block.
             carried: Keys that are imported.
-            known: The reasons why known keys are not imported, by key. All other keys are reported as unknown.
+            known: The reason for each key that is known but not imported. Any other key is reported as unknown.
         """
         carried = tuple(carried)
         for key in self.block(place):
@@ -164,7 +163,7 @@ def _shown(value: Any) -> str:
 
 
 def built(data: Mapping[str, Any], source: str, line: int | None = None) -> Topology:
-    """Builds the topology from a reader's data.
+    """Builds a topology from the data that a format's reader has collected.
 
     Raises FileProblem for an invalid topology, for example one with too many replicas.
     """

@@ -1,4 +1,4 @@
-"""Functions that the writers of other systems' documents share: options, and remarks about omitted keys."""
+"""Functions for all writers of other systems' documents: options, and remarks about settings that are not exported."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class ExportOptions:
     """The options of an export."""
 
     form: str | None = None
-    """One of the forms in which the format can be written; None for the default form."""
+    """The form of the document, for formats with several forms. None means the default form."""
     image: str | None = None
     """Container image, for systems that only run containers."""
     replica: str | None = None
-    """The replica whose variable is written, for formats that describe a single replica."""
+    """The replica whose environment variable is written, for formats that describe a single replica."""
 
 
 DEFAULT_OPTIONS = ExportOptions()
@@ -46,7 +46,7 @@ def count_of(topology: Topology, *roles: Role) -> int:
 
 
 def file_name(name: str) -> str:
-    """Converts a topology's name to at most 40 lower-case letters, digits and dashes, beginning with a letter."""
+    """Converts a topology's name to at most 40 lower-case letters, digits and dashes that begin with a letter."""
     plain = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in name.lower()).strip("-")
     plain = "-".join(part for part in plain.split("-") if part) or "job"
     return (plain if plain[0].isalpha() else f"job-{plain}")[:40].rstrip("-")
@@ -59,7 +59,7 @@ _POOL_REMARKS = {
     "labels": ": they are those of your hosts",
     **dict.fromkeys(("env", "args", "cpus", "memory_gb", "gpus", "gpu_model", "gpu_memory_gb", "machine"), ""),
 }
-"""Keys of a pool that may be left out, with the reasons."""
+"""Keys of a pool that may be missing in the exported document, each with the reason."""
 _PROGRAM_REMARKS = {
     **dict.fromkeys(("script", "module", "command", "args"), ""),
     "setup": ": put it into the image, or before the command",

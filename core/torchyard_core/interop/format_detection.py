@@ -47,7 +47,10 @@ _IN_YAML = ("cloudml", "vertex", "cluster-spec", "tf-config", "accelerate")
 
 
 def strip_assignment(text: str) -> str:
-    """Returns the value assigned to TF_CONFIG or CLUSTER_SPEC with its line numbers preserved; other text unchanged."""
+    """Returns the value that the text assigns to TF_CONFIG or CLUSTER_SPEC, with its line numbers preserved.
+
+    Returns any other text unchanged.
+    """
     if (dumped := _DUMPED.search(text)) is not None:
         return first_braces(text, dumped.end())
     match = _ASSIGNED.match(text)
@@ -63,9 +66,9 @@ def strip_assignment(text: str) -> str:
 
 
 def first_braces(text: str, start: int) -> str:
-    """Returns the text in the first braces after a position, with its line numbers preserved.
+    """Returns the first `{…}` after the position `start`, preceded by newlines so that line numbers are preserved.
 
-    Returns the whole text if it has no braces.
+    Returns the whole text if it contains no braces.
     """
     start = text.find("{", start)
     depth = 0
@@ -96,7 +99,7 @@ def _cluster_keys(data: Any) -> set[str]:
 def _is_singa(data: Any, text: str) -> bool:
     if _SINGA.search(text):
         return True
-    # `cluster: {…}` is not only SINGA's syntax, but also valid YAML.
+    # The syntax `cluster: {…}` belongs to SINGA, but is also valid YAML.
     tf_jobs = any(key in _TF_JOBS or key.startswith("workerpool") for key in _cluster_keys(data))
     return not tf_jobs and re.search(r"^[ \t]*cluster\s*:\s*(?:\{|\[\s*[{<])", text, re.MULTILINE) is not None
 
@@ -132,9 +135,9 @@ SIGNS: dict[str, Callable[[Any, str], bool]] = {
     "deepspeed": lambda _data, text: _SLOTS.search(text) is not None,
     "topology": lambda data, _text: {"version", "pools"} <= _keys(data),
 }
-"""The test for each format. The first one that is true determines the format.
+"""A test for each format, called with (parsed data, text). The first test that returns True determines the format.
 
-For text that does not parse, `data` has only keys.
+If the text does not parse, the parsed data is a dictionary of the keys that were found in the text.
 """
 
 
@@ -146,13 +149,13 @@ def detect_format(text: str, among: Iterable[str] = TITLES) -> str | None:
     except FileProblem:
         data = _keys_of_invalid(text)
     if isinstance(data, str):
-        data = _keys_of_invalid(text)  # A YAML parser reads a script as a single scalar.
+        data = _keys_of_invalid(text)  # YAML parses a script as a single string.
     wanted = set(among)
     return next((name for name, fits in SIGNS.items() if name in wanted and fits(data, text)), None)
 
 
 def _keys_of_invalid(text: str) -> dict[str, Any]:
-    """Returns the keys in text that does not parse. They determine the reader that reports the error."""
+    """Returns the keys in text that does not parse. The keys determine which format's reader reports the error."""
     keys: dict[str, Any] = dict.fromkeys(match[2] for match in _KEY.finditer(text))
     keys |= dict.fromkeys(match[1] for match in _POOLS_GIVEN.finditer(text))
     if "cluster" in keys:
@@ -163,8 +166,8 @@ def _keys_of_invalid(text: str) -> dict[str, Any]:
 def expect(name: str, text: str, source: str, allowed: str) -> None:
     """Raises FileProblem for a document that does not have the format `name`.
 
-    `allowed` describes the content of a document of this format. If the text has no known format and `name` is always
-    YAML or JSON, the message is the syntax error of the text, if there is one.
+    `allowed` describes the content of a document of this format. If the text has no known format, and documents of the
+    format `name` are always YAML or JSON, a syntax error of the text is reported instead.
     """
     if not text.strip():
         refuse(source, None, "the file is empty.", f"{_sentence(name)} holds {allowed}.")

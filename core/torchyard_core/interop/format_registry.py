@@ -1,4 +1,4 @@
-"""Registry of other systems' formats by their names on the command line."""
+"""Registry of other systems' document formats, by their names on the command line."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from torchyard_core.topology.model import Topology
 
 @dataclass(frozen=True)
 class Format:
-    """The reader and the writer of a format. None stands for an unsupported direction."""
+    """The reader and the writer of a format. `read` or `write` is None if Torchyard cannot read or write the format."""
 
     name: str
     title: str
@@ -87,9 +87,10 @@ WRITTEN = tuple(name for name, one in FORMATS.items() if one.write is not None)
 
 
 def format_named(name: str, wanted: Iterable[str] = tuple(FORMATS)) -> Format:
-    """Returns the format with a name.
+    """Returns the format called `name`.
 
-    Raises UsageError for an unknown name, with the most similar of the `wanted` names, or all of them, as a hint.
+    Raises UsageError for an unknown name. The hint suggests the most similar of the `wanted` names, or lists all of
+    them.
     """
     if name not in FORMATS:
         hint = nearest(name, wanted) or f"There are {', '.join(wanted)}."
@@ -98,7 +99,7 @@ def format_named(name: str, wanted: Iterable[str] = tuple(FORMATS)) -> Format:
 
 
 def read_foreign(name: str, text: str, source: str) -> Imported:
-    """Reads a document as a topology.
+    """Reads a document of the format `name` as a topology.
 
     Raises:
         UsageError: The format has no reader.
@@ -120,7 +121,7 @@ def problems_of_export(file: TopologyFile) -> list[Problem]:
 
 
 def write_foreign(name: str, topology: Topology, options: ExportOptions = DEFAULT_OPTIONS) -> Exported:
-    """Writes a topology.
+    """Writes a topology as a document of the format `name`.
 
     Raises UsageError for a format without a writer, for a form or an option that the format does not have, or if the
     format cannot express the topology.

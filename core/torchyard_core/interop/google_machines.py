@@ -1,4 +1,4 @@
-"""Converts accelerators and machine types of Vertex AI and CloudML (`NVIDIA_TESLA_V100`) to keys of pools."""
+"""Converts accelerators and machine types of Vertex AI and CloudML, such as `NVIDIA_TESLA_V100`, to keys of pools."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ USUAL = "NVIDIA_TESLA_T4"
 
 
 def read_gpus(reader: DocumentReader, kind: Place, count: Place) -> dict[str, Any]:
-    """Returns the keys of a pool for the accelerators whose type and number are at two locations of the document.
+    """Returns the keys of a pool for accelerators. `kind` and `count` are the locations of their type and number.
 
     Returns no keys if there are no accelerators. Raises FileProblem for TPUs, and for a number without a type.
     """
@@ -54,14 +54,14 @@ def written_gpus(pool: Pool, remarks: list[Remark]) -> tuple[str, int] | None:
 
 
 def read_sizes(reader: DocumentReader, known: Machine, place: Place) -> dict[str, Any]:
-    """Returns keys of a pool for a machine type. Adds a remark if its size is unknown."""
+    """Returns the keys of a pool for a machine type. Adds a remark if CPUs and memory of the type are unknown."""
     if known.cpus is None:
         reader.remark(f"the size of {known.name} is not known here: its name is kept, and no size is asked for.", place)
     return known.as_pool()
 
 
 def leave_gpus_of_servers(reader: DocumentReader, pool_data: dict[str, Any], role: Role, place: Place) -> None:
-    """Removes the GPUs of a pool of servers or reducers, because these roles use no GPUs. Adds a remark."""
+    """Removes the GPUs from a pool of servers or reducers, because these roles use none. Adds a remark."""
     if role in (Role.PS, Role.REDUCER) and pool_data.pop("gpus", None):
         for key in ("gpu_model", "gpu_memory_gb"):
             pool_data.pop(key, None)
@@ -69,6 +69,6 @@ def leave_gpus_of_servers(reader: DocumentReader, pool_data: dict[str, Any], rol
 
 
 def remark_on_sizes(reader: DocumentReader, pools: Iterable[Mapping[str, Any]]) -> None:
-    """Adds a remark about what machine types mean on the user's own hosts, if a pool has a machine type."""
+    """If a pool has the size of a machine type, adds a remark that the user's hosts must provide this size."""
     if any("cpus" in pool for pool in pools):
         reader.remark("the machines' sizes are asked of your hosts: lower `cpus` and `memory_gb` for smaller ones.")

@@ -1,4 +1,4 @@
-"""Converts programs between topologies and other systems, which run a Python module or a container's command."""
+"""Converts programs of topologies to and from other systems, which run a Python module or a command in a container."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torchyard_core.interop.remarks import Remark
 from torchyard_core.topology.model import Launcher, Pool, Program, Role, Topology
 
 SCRIPT = "train.py"
-"""The script that stands in for the program if the document has none."""
+"""The script of a placeholder program, for a document that names no program."""
 PYTHON = "python"
 
 
@@ -23,13 +23,13 @@ def missing_program(remarks: list[Remark], *, command: bool = False) -> dict[str
 
 
 def of_module(module: str, args: Sequence[str], *, torch: bool) -> dict[str, Any]:
-    """Returns the program that runs a Python module: with launcher `torch` if `torch` is true, else as a command."""
+    """Returns a program that runs a Python module, with the launcher `torch` or, if `torch` is False, `command`."""
     what: dict[str, Any] = {"module": module} if torch else {"launcher": "command", "command": [PYTHON, "-m", module]}
     return what | ({"args": list(args)} if args else {})
 
 
 def words(program: Program, pool: Pool | None = None) -> list[str]:
-    """Returns the command line of a replica with its placeholders."""
+    """Returns the words of the command line of a replica in `pool`. Placeholders are not replaced."""
     args = [*program.args, *(pool.args if pool is not None else ())]
     if program.launcher is Launcher.COMMAND:
         return [*program.command, *args]
@@ -38,9 +38,9 @@ def words(program: Program, pool: Pool | None = None) -> list[str]:
 
 
 def as_module(program: Program, remarks: list[Remark]) -> tuple[str, list[str]]:
-    """Returns a module and its arguments for systems that run a module of a package.
+    """Returns a module and its arguments, for systems that can only run a module of a package.
 
-    A script is converted to a module with the script's name. A command without a Python program becomes `main`.
+    A script becomes a module of the same name. A command that runs no Python program becomes the module `main`.
     """
     args = list(program.args)
     if program.module:
@@ -64,9 +64,9 @@ def as_module(program: Program, remarks: list[Remark]) -> tuple[str, list[str]]:
 def role_pools(topology: Topology, remarks: list[Remark], *roles: Role, one_machine: bool = True) -> list[Pool]:
     """Returns the pools with the given roles, the chief's first.
 
-    If `roles` contains the chief and there is no chief pool, a worker of the first pool of workers is returned as the
-    chief's pool. `one_machine` merges the pools of a role for systems with one machine type per role, and adds a remark
-    if the pools differ.
+    If `roles` contains the chief but there is no chief pool, one worker of the first pool of workers forms a pool of
+    its own as the chief. `one_machine` merges the pools of each role, for systems with one machine type per role, and
+    adds a remark if the pools differ.
     """
     pools = [pool for role in roles for pool in topology.pools if pool.role is role]
     if Role.CHIEF in roles and not any(pool.role is Role.CHIEF for pool in pools):

@@ -1,6 +1,6 @@
 """Parser of protocol buffers' text format, with line numbers: `name: value`, `name { … }` and lists of both.
 
-SINGA's job files have this format. Source: the specification of protocol buffers' text format.
+SINGA's job files have this format. Source: the specification of the Protocol Buffers text format.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _CLOSING = {"{": "}", "<": ">"}
 
 @dataclass(frozen=True)
 class Entry:
-    """A name with its value, which is a scalar or a block. A list has one entry for each value."""
+    """A name with its value, which is a scalar or a block. A list is represented by one entry for each value."""
 
     name: str
     line: int
@@ -79,7 +79,7 @@ class _Parser:
             at = match.end()
 
     def block(self, block: Block, opening: str = "", depth: int = 0) -> Block:
-        """Parses entries up to the bracket that closes `opening`; up to the end of the file if `opening` is empty.
+        """Parses entries up to the bracket that closes `opening`, or to the end of the file if `opening` is empty.
 
         Raises FileProblem for invalid syntax.
         """
@@ -155,7 +155,7 @@ class _Parser:
 
 
 def _plain(token: str) -> str:
-    """Returns a string literal without quotes and with decoded escapes."""
+    """Returns the value of a string literal: its text without quotes, with escapes decoded."""
     raw = _ESCAPE.sub(_unescaped, token[1:-1].encode(errors="replace"))
     return raw.decode(errors="replace")
 

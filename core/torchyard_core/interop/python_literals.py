@@ -1,6 +1,6 @@
 """Parser of lists and dictionaries in Python text, with line numbers.
 
-The text is not executed. Computed values are refused, or kept as source text if the caller allows it.
+The text is not executed. Computed values raise FileProblem, or are kept as source text if the caller allows it.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from typing import Any
 from torchyard_core.errors import FileProblem
 from torchyard_core.interop.document_reader import refuse
 from torchyard_core.problems import Place
+from torchyard_core.yaml_io.document import Document
 from torchyard_core.yaml_io.parser import MAX_DEPTH, ParsedYaml, parse_yaml
-from torchyard_core.yaml_io.yaml_file import Document
 
 MAX_LETTERS = 200_000
 """Maximum number of characters of a script."""
 MAX_VALUES = 50_000
-"""Maximum number of values of a document after names have been replaced by their values.
+"""Maximum number of values in a document after names have been replaced by their values.
 
-The limit protects against text that grows exponentially when names are replaced.
+Without this limit, text in which each name refers twice to the previous one would grow exponentially.
 """
 _STATEMENT = re.compile(r"^[ \t]*[\w.\[\]\"']+[ \t]*(?::[^=\n]*)?=(?!=)|[\w.]+\(", re.MULTILINE)
 
@@ -71,26 +71,26 @@ class PythonText:
         self._constants = {name: node for name, node, is_variable in self._given if is_variable and times[name] == 1}
 
     def find(self, names: Collection[str]) -> ast.expr | None:
-        """Returns the first list or dictionary under one of the names, otherwise the first value, otherwise None.
+        """Returns the first value that is given one of the names, or None if there is none.
 
-        A name may belong to a variable, an argument or a key, as in `os.environ[…]`. `json.dumps(…)` is replaced by its
-        argument.
+        A name may be that of a variable, an argument or a key, as in `os.environ[…]`. A list or dictionary is preferred
+        to any other value. `json.dumps(…)` is replaced by its argument.
         """
         found = [self.settled(_dumped(self.settled(node))) for name, node, _ in self._given if name in names]
         literal = (node for node in found if isinstance(node, ast.List | ast.Tuple | ast.Dict))
         return next(literal, found[0] if found else None)
 
     def argument(self, function: str) -> ast.expr | None:
-        """Returns the first dictionary that is the first argument of a call to the function.
+        """Returns the first dictionary that is passed as the first argument of a call to `function`.
 
-        Returns None if there is none.
+        Returns None if there is no such call.
         """
         calls = (one for one in self._nodes if isinstance(one, ast.Call) and one.args and _name(one.func) == function)
         found = (self.settled(one.args[0]) for one in calls)
         return next((one for one in found if isinstance(one, ast.Dict)), None)
 
     def settled(self, node: ast.expr) -> ast.expr:
-        """Returns the value of a name that the text assigns exactly once; any other node unchanged."""
+        """Returns the value of a name that the text assigns exactly once. Returns any other node unchanged."""
         for _ in range(MAX_DEPTH):
             if not isinstance(node, ast.Name) or node.id not in self._constants:
                 break
@@ -102,7 +102,7 @@ class PythonText:
     def document(self, node: ast.expr, as_written: Collection[str] = ()) -> Document:
         """Converts an expression to plain data.
 
-        Computed values under the keys `as_written` are kept as source text; others raise FileProblem.
+        Computed values under the keys `as_written` are kept as source text; other computed values raise FileProblem.
         """
         values = _Values(self, self._source, as_written)
         values.composed.data = values.of(node, ())
@@ -110,9 +110,9 @@ class PythonText:
 
 
 def _given(node: ast.AST) -> Iterator[tuple[str, ast.expr, bool]]:
-    """Yields the name and the value of each assignment, argument and dictionary key.
+    """Yields each name that a node gives to a value by an assignment, an argument or a dictionary key.
 
-    The third item of each tuple tells whether the name is that of a variable.
+    Yields tuples of the name, the value, and whether the name is that of a variable.
     """
     if isinstance(node, ast.Assign):
         for target in node.targets:
@@ -133,12 +133,12 @@ def _given(node: ast.AST) -> Iterator[tuple[str, ast.expr, bool]]:
 
 
 def _dumped(node: ast.expr) -> ast.expr:
-    """Returns the argument of a `json.dumps` call. Other expressions are returned unchanged."""
+    """Returns the argument of a `json.dumps` call. Returns any other expression unchanged."""
     return node.args[0] if isinstance(node, ast.Call) and _name(node.func) == "dumps" and node.args else node
 
 
 def _name(node: ast.expr) -> str:
-    """Returns the name of a function without its module."""
+    """Returns the name of a function, without its module."""
     return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
 
 
@@ -191,7 +191,7 @@ class _Values:
         return None
 
     def _worked_out(self, node: ast.expr, place: Place) -> str:
-        """Returns the source text of a computed value. Raises FileProblem if computed values are not allowed here."""
+        """Returns the source text of a computed value. Raises FileProblem unless `place` allows a computed value."""
         if isinstance(node, ast.Attribute) and node.attr.isupper():
             return node.attr  # The value is a member of an enum, such as `AcceleratorType.NVIDIA_TESLA_T4`.
         parts = [self._part(one) for one in (node.values if isinstance(node, ast.JoinedStr) else [node])]
@@ -203,7 +203,7 @@ class _Values:
         return "".join(text for text, _ in parts)
 
     def _part(self, node: ast.expr) -> tuple[str, bool]:
-        """Returns the text of a part of an f-string, and whether this part is constant."""
+        """Returns the text of one part of an f-string, and whether the part is constant."""
         if isinstance(node, ast.FormattedValue) and node.format_spec is None and node.conversion == -1:
             node = self._text.settled(node.value)
         if isinstance(node, ast.Constant) and isinstance(node.value, str | int):

@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Remark:
-    """A sentence about a key that was not converted, or about a decision of the conversion."""
+    """A sentence for the user about a key that was not converted, or about a choice that the conversion made."""
 
     message: str
     line: int | None = None

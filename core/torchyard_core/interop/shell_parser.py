@@ -1,6 +1,6 @@
 """Parser of shell commands and their options.
 
-The parser joins continued lines, and also returns the commands that `ssh` and `sh -c` run.
+It joins lines that a backslash continues, and also parses the commands that `ssh` and `sh -c` run.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torchyard_core.interop.document_reader import refuse
 MAX_LETTERS = 128 * 1024
 """Maximum number of characters of a command: the maximum length of an argument in Linux."""
 MAX_DEPTH = 4
-"""Maximum depth of commands within commands, for example `ssh` through another host."""
+"""Maximum nesting depth of commands, for example of `ssh` commands that run `ssh` on another host."""
 _BEFORE = {"nohup", "sudo", "exec", "time", "setsid"}
 _SHELLS = {"sh", "bash", "dash", "zsh"}
 _SSH_TAKES = set("BbcDEeFIiJLlmOopQRSWw")
@@ -47,27 +47,27 @@ class CommandLine:
                 value = words.pop(0)
             yield name, value
 
-    def arguments_after(self, start: int, but: re.Pattern[str]) -> list[str]:
-        """Returns the words from a position on, except the options that match `but` and their values."""
+    def arguments_after(self, start: int, omitted: re.Pattern[str]) -> list[str]:
+        """Returns the words from position `start`, without the options that match `omitted` and their values."""
         words, kept = list(self.words[start:]), []
         while words:
             word = words.pop(0)
-            if not but.match(word):
+            if not omitted.match(word):
                 kept.append(word)
             elif "=" not in word and words and not words[0].startswith("-"):
                 words.pop(0)
         return kept
 
     def program(self) -> list[str]:
-        """Returns the words of the program, which are those before the first option with two dashes."""
+        """Returns the words that start the program, which are the words before the first option with two dashes."""
         end = next((at for at, word in enumerate(self.words) if word.startswith("--")), len(self.words))
         return list(self.words[:end])
 
 
 def command_lines(text: str, source: str, line: int = 1, depth: int = 0) -> list[CommandLine]:
-    """Returns the commands in text that begins at `line`, including those that `ssh` and `sh -c` run.
+    """Returns the commands in a text whose first line has the number `line`.
 
-    Raises FileProblem for invalid syntax.
+    They include the commands that `ssh` and `sh -c` run. Raises FileProblem for invalid syntax.
     """
     found: list[CommandLine] = []
     pending, quote, first = "", "", line
@@ -121,7 +121,7 @@ def _commands(text: str, source: str, line: int, depth: int) -> Iterator[Command
     except ValueError as error:
         refuse(source, line, f"this command cannot be read: {str(error).lower()}.", "Close its quotes.")
     if words and words[0] == "$":
-        words = words[1:]  # The user also copied the shell prompt.
+        words = words[1:]  # The user has copied the command together with the shell prompt.
     for command in _split_commands(words):
         remote = _remote_commands(command) if depth < MAX_DEPTH else None
         if remote is None:
@@ -133,7 +133,7 @@ def _commands(text: str, source: str, line: int, depth: int) -> Iterator[Command
 
 
 def _remote_commands(words: list[str]) -> tuple[str, str] | None:
-    """Returns the host and commands of `ssh HOST …`, or "" and the commands of `sh -c …`; otherwise None."""
+    """Returns the host and command of `ssh HOST …`, or "" and the command of `sh -c …`. Returns None for others."""
     before = next((at for at, word in enumerate(words) if word not in _BEFORE), len(words))
     name, rest = PurePosixPath(words[before]).name if before < len(words) else "", words[before + 1 :]
     if name in _SHELLS:

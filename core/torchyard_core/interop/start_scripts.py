@@ -1,7 +1,7 @@
-"""Shell scripts by which a cluster manager starts the replicas of each pool.
+"""Shell scripts that start the replicas of each pool under another system, such as Kubernetes or Slurm.
 
-The scripts run torchrun for trainers with launcher `torch`, and otherwise the program itself. They compute
-CLUSTER_SPEC, TF_CONFIG and placeholders from the replica's number in its pool.
+Trainers with the launcher `torch` are started by torchrun; all other replicas run the program itself. The scripts
+compute CLUSTER_SPEC, TF_CONFIG and the values of placeholders from the number of the replica in its pool.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ class Component:
 
     pool: Pool
     name: str
-    """The pool's name in the syntax of job schedulers."""
+    """The pool's name in a form that job schedulers accept."""
     node: int | None
     """Node rank of the first replica among the trainers; None for other roles."""
     first: Mapping[str, int] = field(default_factory=dict)
-    """Index of the component's first replica within a job.
+    """Index of the component's first replica in each list of replicas that contains it.
 
-    The keys are task types of TF_CONFIG, worker pools of CLUSTER_SPEC, and roles.
+    The keys are worker pools of CLUSTER_SPEC, task types of TF_CONFIG, and `job NAME` for the values of `job`.
     """
     tf_type: str | None = None
     worker_pool: str = ""
     job: str = ""
-    """Value of `{job_name}`, which names the job whose host list contains the replicas.
+    """Value of `{job_name}`: the name of the job whose list of hosts contains the replicas.
 
-    If there is no chief pool, worker 0 is the chief.
+    If there is no chief pool, worker 0 is the chief and is listed as a worker.
     """
 
     @property
@@ -50,7 +50,7 @@ class Component:
 
 
 def components_of(topology: Topology, remarks: list[Remark]) -> list[Component]:
-    """Returns the pools with the sizes of their machine types, the chief's first.
+    """Returns the pools as components, the chief's first. Sizes that follow from machine types are filled in.
 
     If there is no chief pool, worker 0 is the chief.
     """
@@ -92,9 +92,9 @@ def world_size_of(topology: Topology, components: Iterable[Component]) -> int:
 
 
 def start_command(topology: Topology, one: Component, components: list[Component]) -> str:
-    """Returns the command of a component in shell words.
+    """Returns the shell command that starts a replica of a component.
 
-    It may use the variables REPLICA, MASTER_ADDR, PS_HOSTS and WORKER_HOSTS of the script.
+    The command may use the script's variables REPLICA, MASTER_ADDR, PS_HOSTS and WORKER_HOSTS.
     """
     line = words(topology.program, one.pool)
     if topology.program.launcher is Launcher.TORCH and one.role.trains:
@@ -121,7 +121,7 @@ def _under_torchrun(topology: Topology, one: Component, components: list[Compone
 
 
 def placeholder_values(topology: Topology, one: Component, components: list[Component]) -> dict[str, str]:
-    """Returns shell expressions for the placeholders `{…}` in `args` and `command`."""
+    """Returns the shell expression for the value of each placeholder `{…}` in `args` and `command`."""
     node = f"$((REPLICA + {one.node}))" if one.node is not None else "0"
     trains = one.role.trains
     return {
@@ -142,8 +142,8 @@ def placeholder_values(topology: Topology, one: Component, components: list[Comp
 
 
 def _quoted(word: str, values: Mapping[str, str]) -> str:
-    """Returns a shell word in which only placeholders are expanded."""
-    parts = _PLACEHOLDER.split(word)  # Plain text and the names of placeholders alternate in the result.
+    """Quotes a word for the shell, so that only its placeholders are expanded."""
+    parts = _PLACEHOLDER.split(word)  # In the result, plain text alternates with names of placeholders.
     if len(parts) == 1:
         return shlex.quote(word)
     shown = []
@@ -156,7 +156,7 @@ def _quoted(word: str, values: Mapping[str, str]) -> str:
 
 
 def cluster_variables(one: Component, several: bool) -> list[str]:
-    """Returns the lines that export CLUSTER_SPEC and TF_CONFIG from POOLS and TYPES.
+    """Returns the shell lines that export CLUSTER_SPEC and TF_CONFIG, using the variables of `cluster_lists`.
 
     TF_CONFIG is omitted for reducers, and if the run has only one replica.
     """
@@ -182,11 +182,10 @@ joined() {  # lists as one
 
 
 def cluster_lists(components: list[Component]) -> list[str]:
-    """Returns the lines that set PS_HOSTS, WORKER_HOSTS, POOLS and TYPES.
+    """Returns the shell lines that set PS_HOSTS, WORKER_HOSTS, POOLS and TYPES.
 
-    POOLS is the value of `cluster` in CLUSTER_SPEC, and TYPES is its value in TF_CONFIG.
-
-    The lines read each component's addresses from `pool_N`, where they are separated by commas.
+    POOLS and TYPES are the values of `cluster` in CLUSTER_SPEC and in TF_CONFIG. The lines read the addresses of
+    component number N, separated by commas, from the variable `pool_N`.
     """
     pools: dict[str, list[str]] = {}
     types: dict[str, list[str]] = {}

@@ -1,4 +1,4 @@
-"""Protocols of the hosts and links that a launch uses. `torchyard_core.fleet`, a higher layer, implements them."""
+"""Interfaces of the hosts and links that a launch uses. `torchyard_core.fleet`, a higher layer, implements them."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class AgentLink(Protocol):
         """Whether the connection is open."""
 
     def submit(self, method: str, params: dict[str, Any]) -> Future[Any]:
-        """Sends a request. The returned future raises the errors of `call`."""
+        """Sends a request. The returned future raises the same errors as `call`."""
 
     def call(self, method: str, params: dict[str, Any] | None = None, timeout_s: float = 60.0) -> Any:
-        """Sends a request and waits for the answer. Raises AgentRefused or HostError if there is no answer."""
+        """Sends a request and waits for the answer. Raises AgentRefused for a refusal, and HostError otherwise."""
 
     def listen(self, method: str, listener: Callable[[dict[str, Any]], None]) -> Callable[[], None]:
-        """Registers a listener for notifications of a method, and returns a function that removes it."""
+        """Registers a listener for one kind of notification, named `method`. Returns a function that removes it."""
 
     def on_close(self, callback: Callable[[], None]) -> None:
         """Registers a callback for the end of the connection."""
@@ -51,7 +51,7 @@ class Hosts(Protocol):
     ) -> dict[str, AgentLink | HostError]:
         """Connects to hosts concurrently.
 
-        Returns the link or the error of each host. Each result is also passed to `arrived` as soon as it is known.
+        Returns the link or the error of each host, and also passes each result to `arrived` as soon as it is known.
         """
 
     def look(self, name: str, python: str | None) -> dict[str, Any]:

@@ -25,7 +25,7 @@ class Measurement:
     at: float = 0.0
     """The time at which the bandwidth was measured, in seconds since 1970."""
     why_old: str = ""
-    """Why a measurement that was due did not take place. Empty if it took place or was not due."""
+    """The reason why a measurement that was due did not take place. Empty if it took place, or if none was due."""
 
 
 class BandwidthCache:
@@ -39,9 +39,9 @@ class BandwidthCache:
             self._known = known if isinstance(known, dict) else {}
 
     def of(self, pair: Pair, key: str) -> Measurement:
-        """Returns the last measurement of a pair, or a Measurement without a value.
+        """Returns the last measurement of a pair. If there is none, the result's `bytes_s` is None.
 
-        `key` contains the names and addresses of the hosts.
+        `key` contains the names and addresses of both hosts.
         """
         entry: Any = self._known.get(key)
         try:
@@ -60,9 +60,9 @@ class BandwidthCache:
         return found
 
     def slowest(self, hosts: Collection[str]) -> float | None:
-        """Returns the lowest bandwidth of the known pairs among these hosts in bytes per second.
+        """Returns the lowest known bandwidth between any two of these hosts, in bytes per second.
 
-        Returns None if no pair is known.
+        Returns None if no bandwidth between them is known.
         """
         wanted = set(hosts)
         return min((rate for pair, rate in self.all_pairs().items() if wanted.issuperset(pair)), default=None)

@@ -26,7 +26,7 @@ class Confirmation:
     question: str
     advice: Advice
     accept: str = ""
-    """Selects the label of the window's button for yes: `book`, `launch`, `secrets`, or empty for sending files."""
+    """Selects the label of the window's button for yes: `book`, `launch` or `secrets`. Empty for sending files."""
 
 
 Ask = Callable[[Confirmation], bool | None]
@@ -34,11 +34,11 @@ Ask = Callable[[Confirmation], bool | None]
 
 
 def no_answer(question: Confirmation) -> None:
-    """Returns None, which means that there is no answer: an `Ask` for launches without a user."""
+    """Returns None, which means no answer. This is the `Ask` of launches without a user who could answer."""
 
 
 def settle(question: Confirmation | None, ask: Ask) -> None:
-    """Asks the question, if any. Raises RunFailed with the message of the question unless the answer is yes."""
+    """Asks the question, if there is one. Raises RunFailed with the question's message unless the answer is yes."""
     if question is None or ask(question):
         return
     raise RunFailed(question.message, code=question.code, hint=joined(question.advice, AnswerYes()))
@@ -50,7 +50,7 @@ def confirm_size(folder: Path, new: Mapping[str, int], hosts: int) -> Confirmati
     Args:
         folder: The working folder.
         new: The sizes in bytes of new and changed files by path.
-        hosts: The number of hosts.
+        hosts: The number of hosts that receive the files.
     """
     large = {path: size for path, size in new.items() if size > LARGE_FILE}
     total = sum(new.values())
@@ -79,7 +79,7 @@ def confirm_size(folder: Path, new: Mapping[str, int], hosts: int) -> Confirmati
 def confirm_outside_folder(folder: Path, own: Path) -> Confirmation | None:
     """Returns the question about uploading a working folder outside the topology file's folder.
 
-    Returns None if the folder is inside.
+    Returns None if `folder` is inside `own`, the topology file's folder.
     """
     if folder.is_relative_to(own.resolve()):
         return None

@@ -1,11 +1,10 @@
 """Adds workers to a live run with `on_worker_loss: continue` (`torchyard runs grow`).
 
-A host that is already a member of the run only holds another port for each worker. Any other host is checked and
+On a host that is already a member of the run, only one port is reserved for each worker. Any other host is checked and
 prepared as in a launch, with the run's secret, and its keeper connects to the primary's. The request `run.grow` to the
-primary adds the workers. If an error or a cancellation occurs before this request, the host is released, and the run is
-not affected. After the request, the primary starts the workers, and they take the state of a peer at a step boundary.
-Workers that do not take a peer's state are withdrawn, by the primary or by `run.withdraw`, and the run continues as
-before.
+primary then adds the workers. An error or a cancellation before this request releases the host and does not affect the
+run. After the request, the primary starts the workers, which copy the state of another worker at a step boundary. A
+worker that cannot do so is withdrawn, by the primary or by `run.withdraw`, and the run continues as before.
 """
 
 from __future__ import annotations
@@ -54,14 +53,14 @@ class AddedWorkers:
     workers: int
     """The number of workers that now take part in the run."""
     planned: int
-    """The number of members plus the number of lost workers."""
+    """The number of members plus the number of workers that were lost."""
 
 
 def choose_pool(topology: Topology, named: str | None) -> tuple[int, Pool]:
-    """Returns the position and the pool of workers that is to grow.
+    """Chooses the pool to which workers are added: the named pool, by default the only pool of workers.
 
-    It is the named pool, by default the only pool of workers. Raises RunFailed if the run's strategy does not allow it,
-    and UsageError if the pool cannot be chosen.
+    Returns the position and the pool. Raises RunFailed if the run's strategy or the pool does not allow
+    additions, and UsageError if the name is unknown or there are several pools to choose from.
     """
     strategy = topology.strategy
     if strategy.kind is not StrategyKind.ALL_REDUCE or strategy.on_worker_loss is not OnWorkerLoss.CONTINUE:
@@ -146,9 +145,9 @@ class Growth:
     on_check: Callable[[Check], None] = lambda check: None
     on_progress: Callable[[str, int, int], None] = lambda step, done, total: None
     changes: dict[str, Any] = field(default_factory=dict)
-    """The fields of this desktop's record that change. Set once workers have joined the run."""
+    """The changed fields of this desktop's record. Empty until workers have joined the run."""
     _new: dict[str, AgentLink] = field(default_factory=dict)
-    """The link to the host by name. Empty unless the host may hold resources that only this addition needs."""
+    """The link to `host`, by its name, if `host` may hold resources only for this addition; otherwise empty."""
     _asked: bool = False
     """Whether the primary was asked to add the workers."""
 
@@ -156,7 +155,7 @@ class Growth:
         self._progress = LaunchProgress(self.on_event, self.on_check, self.on_progress)
 
     def cancel(self) -> None:
-        """Asks `run()` to stop and to leave the run as it was. Has no effect once the workers have joined the run."""
+        """Asks `run()` to stop and to leave the run unchanged. No effect once the workers have joined the run."""
         self._progress.cancelled.set()
 
     @property
@@ -242,7 +241,7 @@ class Growth:
         return link
 
     def _check(self, planned: Plan, pool: Pool, there: Sequence[str], link: AgentLink, *, is_member: bool) -> HostFacts:
-        """Checks the host as in a launch. Returns its facts."""
+        """Checks the host of the added workers as in a launch. Returns the host's facts."""
         topology, progress = planned.topology, self._progress
         found = {name: self.hosts.look(name, topology.program.python) for name in {self.own.primary, self.host}}
         facts = next(host for host in self.hosts.known() if host.name == self.host)
@@ -255,7 +254,7 @@ class Growth:
         return facts
 
     def _remove_remains(self, link: AgentLink) -> None:
-        """Removes what an earlier, unsuccessful addition left on the host."""
+        """Removes what an earlier, unsuccessful addition has left on the host."""
         try:
             link.call("run.remove", {"run_id": self.own.run_id, "by": desktop_identity()})
         except AgentRefused as refusal:
@@ -310,12 +309,13 @@ class Growth:
         )
         _, replicas = cluster_plan(planned, {self.host: site}, self.own.run_id, lineage=self.own.lineage or None)
         for replica in replicas:
-            if several and program.launcher is Launcher.TORCH:  # A launch of all workers would set the same value.
+            # A launch also sets this default if several processes share a host.
+            if several and program.launcher is Launcher.TORCH:
                 replica["env"].setdefault("OMP_NUM_THREADS", "1")
         return replicas
 
     def _wait(self, names: tuple[str, ...]) -> AddedWorkers:
-        """Waits until the workers have joined the run, or were withdrawn. Withdraws them if `cancel` was called."""
+        """Waits until each worker has joined the run or was withdrawn. Withdraws the workers if `cancel` was called."""
         left = dict.fromkeys(names)
         withdrawn: dict[str, str] = {}
         last: dict[str, Any] = {}

@@ -1,9 +1,9 @@
 """A launch: connects to hosts, plans, runs the checks, uploads the code, prepares keepers and starts the run.
 
-Until the primary's keeper has received the whole run, a launch can be undone: after an error or `cancel`, every
-prepared host releases its resources. If the desktop fails or is disconnected, it does not renew the launch lease, and
-the keepers release everything themselves. After the request to start, only the primary can tell whether the run has
-begun. If the primary does not answer, the launch raises StartUnknown and the booking is kept.
+A launch can be undone until the primary's keeper has received the whole run: after an error or `cancel`, every prepared
+host releases its resources. If the desktop fails or is disconnected, it does not renew the launch lease, and the
+keepers release everything themselves. After the request to start, only the primary can tell whether the run has begun.
+If the primary does not answer, the launch raises StartUnknown and keeps the booking.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torchyard_core.formatting import utc_now, utc_timestamp
 from torchyard_core.home import expand_user
 from torchyard_core.identity import desktop_identity
 from torchyard_core.launch.agent_interface import AgentLink, Hosts
-from torchyard_core.launch.calendar_port import LaunchCalendar, Reservation
+from torchyard_core.launch.calendar_interface import LaunchCalendar, Reservation
 from torchyard_core.launch.checks.bandwidth import check_bandwidth, measure
 from torchyard_core.launch.checks.check import Check
 from torchyard_core.launch.checks.connectivity import check_connectivity
@@ -94,12 +94,12 @@ class Launch:
     on_event: Callable[[dict[str, Any]], None]
     """Called with the events of `run --json`, on the thread of `run`."""
     on_check: Callable[[Check], None] = lambda check: None
-    """Called with each line of the checklist before its event."""
+    """Called with each line of the checklist, before the event of the line is reported."""
     on_progress: Callable[[str, int, int], None] = lambda step, done, total: None
     """Called with (step, done, total). The unit is bytes for the step `sending`, and hosts for all other steps."""
     run_id: str = field(default_factory=new_run_id)
     ask: Ask = no_answer
-    """Answers questions such as the size confirmation, on the thread of `run`. By default, no question is answered."""
+    """Answers questions on the thread of `run`, such as whether to send a large folder. The default answers none."""
     caches: Path | None = None
     """Folder for cached file hashes and bandwidths; None disables caching."""
     again: EndedRun | None = None
@@ -107,11 +107,11 @@ class Launch:
     reserving: LaunchCalendar | None = None
     """The calendar in which GPUs are booked. If this is None, the launch ignores bookings."""
     own: Sequence[RunRecord] = ()
-    """The records of the earlier launches of this desktop."""
+    """The records of this desktop's earlier launches."""
     _links: dict[str, AgentLink] = field(default_factory=dict)
     """The links to all hosts that may hold resources for this launch."""
     _root: str | None = None
-    """The root hash of the run's code, once it was sent."""
+    """The root hash of the run's code; None until the code was sent."""
     _code: str | None = None
     """The hash of the program's files in the run's code, as in `RunRecord.code`."""
 
@@ -131,7 +131,7 @@ class Launch:
         Raises:
             RunFailed: A check failed. The error has the message of the first failed check.
             Cancelled: `cancel` was called.
-            StartUnknown: The run may have begun. After all other errors, the launch was undone.
+            StartUnknown: The run may have begun. After any other error, the launch was undone.
             TorchyardError: A host could not be used, or an agent or the calendar refused a request.
         """
         progress = self._progress
@@ -190,7 +190,7 @@ class Launch:
         return Planner(self.source, self.topology, self.hosts, self._progress, self._links, self.reserving).run()
 
     def _ports(self, planned: Plan) -> Mapping[str, int]:
-        """Returns the number of ports that each host holds for the run."""
+        """Returns the number of ports to reserve on each host."""
         return ports_needed(planned)
 
     def _submit(
@@ -211,10 +211,10 @@ class Launch:
         return planned_replicas(planned)
 
     def undo(self, started: StartedRun | None) -> None:
-        """Undoes the launch. `started` is the run if its primary was asked to start it.
+        """Undoes the launch. `started` is the run, if its primary was asked to start it, otherwise None.
 
-        Raises StartUnknown if that primary does not answer. Answers of the other hosts are not required, since their
-        keepers follow the primary.
+        Raises StartUnknown if that primary does not answer. The other hosts need not answer, because their keepers
+        follow the primary.
         """
         silent = take_back(self.run_id, self._links, self.hosts if started is not None else None)
         if started is not None and started.primary.host in silent:
@@ -240,7 +240,7 @@ class Launch:
 
     @property
     def _lineage(self) -> str:
-        """The ID of the first run in the chain of runs that this one resumes; its own ID if it resumes none."""
+        """The ID of the first run in the chain of runs that this run continues. By default, the ID of this run."""
         return self.run_id if self.again is None or self.again.from_beginning else self.again.lineage
 
     def _resume_from(self) -> str | None:
@@ -257,8 +257,8 @@ class Launch:
         """Returns the history record of a run.
 
         Args:
-            started: The run.
-            file: The topology file.
+            started: The run whose start was requested.
+            file: The topology file, as shown in the history.
             is_confirmed: Whether the primary has confirmed the start.
         """
         now = utc_now()
@@ -284,7 +284,7 @@ class Launch:
         )
 
     def _check_further(self, context: LaunchContext, reserved: Reservation) -> Snapshot | None:
-        """Runs the checks that measure hosts and network, and meanwhile takes the snapshot of the working folder.
+        """Runs the checks that measure hosts and network. Takes the snapshot of the working folder at the same time.
 
         Returns the snapshot, or None if the run has no working folder on this computer.
         """
@@ -324,7 +324,10 @@ class Launch:
         return (self.source.folder / expand_user(workdir)).resolve()
 
     def _snapshot(self, context: LaunchContext) -> Snapshot | None:
-        """Returns a snapshot of the working folder, or None if there is none. An unusual upload needs confirmation."""
+        """Returns a snapshot of the working folder, or None if there is none.
+
+        The user must confirm a large upload, and a working folder that is outside the topology file's folder.
+        """
         program, folder, home = self.topology.program, self._folder, self.source.folder
         if folder is None or home is None:
             return None
@@ -363,7 +366,7 @@ class Launch:
         }
 
     def _text(self) -> str:
-        """Returns the text of the topology file, or the text of the topology if settings were changed for this run."""
+        """Returns the topology file's text, or the text of `topology` if settings were changed for this run."""
         text = self.source.document.text
         as_written = topology_from_text(text).topology
         return text if as_written == self.topology else dump(self.topology)

@@ -1,7 +1,7 @@
 """Renews the launch lease, under which each host holds resources for a launch.
 
-A desktop that is suspended or disconnected does not renew the lease, so the hosts release the resources. Failed
-renewals are ignored, since `run.start` and `run.join` report a host that has ended the launch.
+If the desktop is suspended or disconnected, it does not renew the lease, so the hosts release the resources. Failed
+renewals are ignored: if a host has ended the launch, it refuses the later request `run.start` or `run.join`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ class LeaseRenewal:
         self._over = Event()
 
     def begin(self, hosts: Sequence[str], links: Mapping[str, AgentLink]) -> None:
-        """Starts renewal on additional hosts. Each renewal reads `links`, in which lost links are replaced."""
+        """Starts the renewal on hosts where it has not started yet.
+
+        Each renewal takes the host's current link from `links`, because the launch replaces lost links there.
+        """
         # Each host has its own thread, so that a blocked connection does not delay the other renewals.
         for host in set(hosts) - self._hosts:
             in_background(self._renew, host, links)

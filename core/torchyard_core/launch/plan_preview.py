@@ -1,4 +1,4 @@
-"""The plan as printed by `torchyard plan`, with placeholders for values that a launch determines."""
+"""The plan as `torchyard plan` prints it, with placeholders for values that are known only at launch."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ SECRET = "***"
 
 
 def host_python(host: HostFacts, program: Program) -> str:
-    """Returns the host's interpreter for this program: from the fleet file, otherwise the one found on the host.
+    """Returns the host's interpreter for a program.
 
-    If the fleet file names none, the result is `python3`, the first on PATH, in two cases: no interpreter was found, or
-    the program has a `setup`, which may activate an environment (`source .venv/bin/activate`).
+    The interpreter that the fleet file names takes precedence. Without one, the result is the interpreter that was
+    found on the host, or `python3` (the first on PATH) if none was found or the program has a `setup`. A `setup` may
+    activate an environment (`source .venv/bin/activate`).
     """
     if host.python:
         return host.python
@@ -31,7 +32,7 @@ def host_python(host: HostFacts, program: Program) -> str:
 
 
 def preview_sites(plan: Plan, hosts: Sequence[HostFacts]) -> dict[str, PreparedHost]:
-    """Returns prepared hosts with placeholders for values that a launch determines."""
+    """Returns the plan's hosts as if they were prepared, with placeholders for values that are known only at launch."""
     facts = {host.name: host for host in (*hosts, HostFacts(NO_HOST))}
     return {
         name: PreparedHost(
@@ -63,7 +64,7 @@ def plan_as_json(plan: Plan, hosts: Sequence[HostFacts]) -> dict[str, Any]:
 
 
 def _with_placeholders(plan: Plan) -> Plan:
-    """Returns the plan with unplaced replicas on a placeholder host, so that all commands can be shown."""
+    """Returns the plan with unplaced replicas moved to a placeholder host, so that all commands can be shown."""
     replicas = tuple(planned if planned.host else replace(planned, host=NO_HOST) for planned in plan.replicas)
     return replace(plan, replicas=replicas, hosts=tuple(dict.fromkeys(planned.host or "" for planned in replicas)))
 

@@ -12,7 +12,7 @@ from torchyard_core.background_thread import in_background
 from torchyard_core.errors import HostError, RunFailed
 from torchyard_core.formatting import counted
 from torchyard_core.launch.agent_interface import AgentLink, Hosts
-from torchyard_core.launch.calendar_port import LaunchCalendar
+from torchyard_core.launch.calendar_interface import LaunchCalendar
 from torchyard_core.launch.checks.check import Check
 from torchyard_core.launch.checks.host_facts import check_host, check_machines, check_sharding, check_working_folders
 from torchyard_core.launch.checks.versions import check_torch_builds, check_versions
@@ -25,7 +25,10 @@ from torchyard_core.topology.host_facts import HostFacts
 from torchyard_core.topology.model import Topology
 
 PLANS = 4
-"""Maximum number of plans. Fresh facts can move replicas to other hosts, whose facts must then be read, too."""
+"""Maximum number of times that a launch plans the run.
+
+With fresh facts, replicas may be planned on other hosts, whose facts must then be read, too.
+"""
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,7 @@ class LaunchContext:
 
 @dataclass
 class Planner:
-    """Plans a run and reads the facts of the planned hosts, until the facts of all planned hosts are fresh."""
+    """Plans a run and reads the facts of the planned hosts, until all planned hosts have fresh facts."""
 
     _source: TopologyFile
     _topology: Topology
@@ -96,10 +99,10 @@ class Planner:
         return context
 
     def _planned(self, known: Sequence[HostFacts]) -> Plan:
-        """Returns a plan on GPUs that the calendar allows; on all GPUs if there is no such plan or no calendar.
+        """Returns a plan on GPUs that the calendar allows. Without a calendar or such a plan, all GPUs may be used.
 
-        A plan on all GPUs that cannot start contains the problems. For one that could start, the calendar may raise its
-        refusal.
+        A plan that cannot start contains its problems. If only a plan on all GPUs can start, and it uses GPUs that the
+        calendar does not allow, the calendar's error is raised.
         """
         if self._reserving is not None:
             for choice in self._reserving.choices(known):
@@ -112,7 +115,7 @@ class Planner:
         return planned
 
     def _plans_of_runs(self, planned: Plan) -> Sequence[Plan]:
-        """Returns the plan of each run in `planned`. Only the plan of a sweep contains several runs."""
+        """Returns the plan of each run in `planned`. A sweep has several plans, any other launch one."""
         return [planned]
 
     def _plan(self, hosts: Sequence[HostFacts]) -> Plan:
@@ -123,7 +126,9 @@ class Planner:
         if errors:
             more = f" ({counted(len(errors) - 1, 'more problem')})" if len(errors) > 1 else ""
             hint = ValidateTopology(self._source.source) if more else ""
-            raise RunFailed(errors[0].printed(self._source.source) + more, code=errors[0].code, hint=hint)
+            error = RunFailed(errors[0].printed(self._source.source) + more, code=errors[0].code, hint=hint)
+            error.topology_problem = errors[0].message + more
+            raise error
 
     def _reach(self, names: Sequence[str]) -> None:
         arrivals: SimpleQueue[tuple[str, AgentLink | HostError]] = SimpleQueue()
@@ -146,7 +151,7 @@ class Planner:
         self._progress.stop_if_cancelled()
 
     def _next(self, arrivals: SimpleQueue[Any], reaching: Future[Any]) -> Any:
-        """Waits for the next host. Returns its name, and its link or the error of the connection.
+        """Waits until the connection to another host has succeeded or failed. Returns its name, and the link or error.
 
         Raises Cancelled within 0.2 s of a cancellation.
         """
@@ -156,4 +161,4 @@ class Planner:
                 return arrivals.get(timeout=0.2)
             except Empty:
                 if reaching.done() and arrivals.empty():
-                    reaching.result()  # This call raises an error that does not concern a single host.
+                    reaching.result()  # Raises an error of `reach` that does not concern a single host.

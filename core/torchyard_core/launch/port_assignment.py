@@ -1,4 +1,4 @@
-"""Assigns the ports that keepers hold to replicas and to process groups of torch.distributed."""
+"""Assigns the ports that keepers have reserved to replicas and to process groups of torch.distributed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torchyard_core.formatting import counted
 from torchyard_core.launch.rank_assignment import Plan
 
 Port = int | str
-"""A port number. In a preview, which holds no ports, this is a placeholder text."""
+"""A port number. In a preview, for which no ports are reserved, it is a placeholder text."""
 
 
 @dataclass(frozen=True)
@@ -21,14 +21,14 @@ class Ports:
 
 
 def ports_needed(plan: Plan) -> dict[str, int]:
-    """Returns the number of ports for each host: one per replica, and one per world whose master is on the host."""
+    """Returns the number of ports that each host needs: one per replica, and one per world with its master there."""
     return {host: len(users) for host, users in _users(plan).items()}
 
 
 def assign_ports(plan: Plan, held: Mapping[str, Sequence[Port]]) -> Ports:
-    """Assigns each host's ports in plan order, first to replicas, then to worlds.
+    """Assigns the ports of each host in the order of the plan, first to replicas, then to the masters of worlds.
 
-    Raises ValueError if a host holds too few ports.
+    Raises ValueError if too few ports are reserved on a host.
     """
     replicas: dict[str, Port] = {}
     masters: dict[str, Port] = {}
@@ -41,7 +41,7 @@ def assign_ports(plan: Plan, held: Mapping[str, Sequence[Port]]) -> Ports:
 
 
 def _users(plan: Plan) -> dict[str, list[tuple[str, str]]]:
-    """Returns the users of ports on each host, as pairs of a kind (`replica` or `master`) and a name."""
+    """Returns the users of each host's ports: (`replica`, replica name) or, for MASTER_PORT, (`master`, gang name)."""
     users: dict[str, list[tuple[str, str]]] = {host: [] for host in plan.hosts}
     host_of = {planned.name: planned.host for planned in plan.replicas}
     for planned in plan.replicas:

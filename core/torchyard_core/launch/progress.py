@@ -21,7 +21,7 @@ class Cancelled(Exception):
 
 @dataclass
 class LaunchProgress:
-    """Callbacks for the checks, events and progress of a launch, which are called on its thread."""
+    """The callbacks of a launch for checks, events and progress. They are called on the thread of the launch."""
 
     on_event: Callable[[dict[str, Any]], None]
     on_check: Callable[[Check], None] = lambda check: None
@@ -57,14 +57,15 @@ class LaunchProgress:
             raise Cancelled
 
     def wait_for_all(self, answers: Answers, step: str = "") -> dict[str, Any]:
-        """Waits for all answers and returns them by host.
+        """Waits for the answers of all hosts and returns them by host.
 
-        Raises Cancelled as soon as the launch is cancelled. Raises the first TorchyardError after all hosts have
-        answered.
+        Raises Cancelled as soon as the launch is cancelled. If a host failed, its TorchyardError is raised after all
+        hosts have answered; with several, the first.
 
         Args:
             answers: The futures by host.
-            step: The name of the step for `on_progress`. If the name is empty, no progress is reported.
+            step: The name of the step in calls of `on_progress`, which report how many hosts have succeeded. Without a
+                name, `on_progress` is not called.
         """
         found: dict[str, Any] = {}
         pending = dict.fromkeys(answers.values())
@@ -81,7 +82,7 @@ class LaunchProgress:
                 except TorchyardError as error:
                     problem = problem or error
                 if step:
-                    self.on_progress(step, len(answers) - len(pending), len(answers))
+                    self.on_progress(step, len(found), len(answers))
         if problem is not None:
             raise problem
         return found

@@ -25,7 +25,7 @@ TRAINERS_GANG = "trainers"
 
 @dataclass(frozen=True, slots=True)
 class PlannedReplica:
-    """A replica with its host, GPUs, gang and ranks. `host` is None if no host has capacity for it."""
+    """A replica with its host, GPUs, gang and ranks. `host` is None if no host has capacity for the replica."""
 
     replica: Replica
     gang: str
@@ -34,13 +34,14 @@ class PlannedReplica:
     ranks: int
     """Number of processes that Torchyard starts for the replica."""
     first_rank: int | None
-    """The replica's first rank among all trainers; None for other roles."""
+    """The replica's first rank among all trainers; None if the replica is not a trainer."""
     first_world_rank: int | None
-    """The replica's first rank in its torch process group; None for other roles. It can differ from `first_rank` in the
-    worker groups of asynchronous strategies.
+    """The replica's first rank in its process group; None if the replica is not a trainer.
+
+    Under an asynchronous strategy, each worker group is a process group, so this rank may differ from `first_rank`.
     """
     node_rank: int | None
-    """The replica's position among the replicas of its process group; None for other roles."""
+    """The replica's position among the replicas of its process group; None if the replica is not a trainer."""
 
     @property
     def name(self) -> str:
@@ -65,7 +66,7 @@ class World:
 
     gang: str
     members: tuple[str, ...]
-    """Names of the group's replicas by node rank. MASTER_PORT is on the host of the first one."""
+    """Names of the group's replicas, by node rank. The host of the first replica has the MASTER_PORT."""
     size: int
 
     @property
@@ -109,13 +110,13 @@ class Plan:
 def plan(
     topology: Topology, hosts: Sequence[HostFacts], *, found: Sequence[Problem] = (), line: LineOf = no_lines
 ) -> Plan:
-    """Plans a run. Replicas that fit on no host are in the plan, but have no host.
+    """Plans a run. Replicas that fit on no host are part of the plan, with `host` set to None.
 
     Args:
         topology: The topology.
         hosts: The hosts of the fleet.
-        found: Problems of the topology (`TopologyFile.check`), which the plan lists before the problems of placement.
-        line: Returns the line of a setting in the topology file.
+        found: Problems of the topology (`TopologyFile.check`). The plan lists them before the problems of placement.
+        line: Returns the line number of a setting in the topology file.
     """
     replicas = replicas_of(topology)
     placement = place(topology, hosts, line)
@@ -175,6 +176,6 @@ def _ranks(topology: Topology, replica: Replica) -> int:
 
 
 def _hosts(planned: Sequence[PlannedReplica]) -> tuple[str, ...]:
-    # The first replica is the chief, or worker-0 if there is no chief. Its host is the primary and therefore the first
-    # host.
+    # The first replica is the chief, or worker-0 if there is no chief. Its host is the primary, which must be listed
+    # first.
     return tuple(dict.fromkeys(replica.host for replica in planned if replica.host is not None))

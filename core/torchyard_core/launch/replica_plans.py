@@ -1,6 +1,6 @@
 """Determines the command line and environment of every rank from a plan and the answers of its hosts.
 
-The functions are pure. Variables that depend on the participating replicas (ranks, world sizes, CLUSTER_SPEC) are added
+The functions are pure. Variables that depend on which replicas take part (ranks, world sizes, CLUSTER_SPEC) are added
 by `torchyard_agent.protocol.rank_environment`: here for a preview, and on the primary before each start.
 """
 
@@ -20,7 +20,7 @@ from torchyard_core.topology.strategies.diloco import mixing_of
 
 @dataclass(frozen=True, slots=True)
 class PreparedHost:
-    """A host that is prepared for a run, with its address on the data network and the resources that it holds."""
+    """A host that is prepared for a run, with its address on the data network and the ports reserved for the run."""
 
     address: str
     interface: str
@@ -30,7 +30,7 @@ class PreparedHost:
     python: str
     """The host's interpreter for programs."""
     ports: tuple[Port, ...]
-    """The ports that the host holds for the run. Their number is the result of `ports_needed`."""
+    """The ports reserved on the host for the run, as many as `ports_needed` returns for the host."""
 
     @property
     def outputs(self) -> str:
@@ -43,7 +43,8 @@ def replica_specs(
 ) -> list[ReplicaAssignment]:
     """Returns the assignments for the first start of all replicas, without the values of secrets.
 
-    `store` is the address of the join store. Raises ValueError if a replica has no host, or a host holds too few ports.
+    `store` is the address of the join store. Raises ValueError if a replica has no host, or if too few ports are
+    reserved on a host.
     """
     cluster, replicas = cluster_plan(plan, sites, run_id, trial)
     contract = RankEnvironment(cluster, replicas, store)
@@ -53,10 +54,11 @@ def replica_specs(
 def cluster_plan(
     plan: Plan, sites: Mapping[str, PreparedHost], run_id: str, trial: str | None = None, lineage: str | None = None
 ) -> tuple[Cluster, list[ReplicaPlan]]:
-    """Returns the cluster and the plans of its replicas, which the primary's keeper uses to start and restart them.
+    """Returns the values that all replicas of a run have in common, and the plan of each replica.
 
-    The plans do not contain the values of secrets. `lineage` is the first run in the chain of runs that this one
-    resumes, by default the run itself. Raises ValueError if a replica has no host, or a host holds too few ports.
+    The primary's keeper uses both to start and restart the replicas. The plans do not contain the values of secrets.
+    `lineage` is the ID of the first run in the chain of runs that this run continues; by default, the ID of this run.
+    Raises ValueError if a replica has no host, or if too few ports are reserved on a host.
     """
     unplaced = [planned.name for planned in plan.replicas if planned.host is None]
     if unplaced:
@@ -88,7 +90,7 @@ def _cluster(plan: Plan, ports: Ports, run_id: str, trial: str | None) -> Cluste
 
 
 class _ReplicaPlans:
-    """Creates the plans of the replicas of one run from their common values."""
+    """Creates the plans of the replicas of one run."""
 
     def __init__(self, plan: Plan, sites: Mapping[str, PreparedHost], ports: Ports, run_id: str, lineage: str):
         self._name = plan.name
@@ -149,10 +151,10 @@ class _ReplicaPlans:
         return defaults | self._program.env | planned.replica.pool.env | contract
 
     def _checkpoints(self, site: PreparedHost) -> str:
-        """Returns the checkpoint folder.
+        """Returns the path of the checkpoint folder.
 
-        In a folder that the hosts share, each lineage has its own checkpoint folder. Otherwise, each host has one for
-        the run.
+        In a folder that the hosts share, each lineage has its own checkpoint folder. Without a shared folder, the
+        checkpoints are in the run's folder on each host.
         """
         return checkpoint_folder(self._program, self._name, self._lineage) or f"{site.outputs}/checkpoints"
 

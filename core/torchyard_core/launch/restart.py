@@ -1,10 +1,11 @@
 """Restart of an ended run: the same topology and code, from its newest checkpoint or from the first step.
 
-For a run of this desktop, the history holds the topology's text and the root hash of the code. A record on a host that
-differs from the history prevents the restart. The files of the code are in the hosts' snapshot stores, and the
-checkpoints are in the run's folders. A host that is new to the run receives the code through this computer, and the
+For a run of this desktop, the history contains the text of the topology and the root hash of the code. If the record on
+a host differs from the history, the restart is refused. The files of the code are in the hosts' snapshot stores, and
+the checkpoints are in the run's folders. A host that is new to the run receives the code through this computer, and the
 newest checkpoint through the chief's keeper (the agent's `keeper/checkpoints/checkpoint_replication.py`).
-For a run of another desktop, only the records on hosts exist. The user confirms the launch and names the secrets to
+
+For a run of another desktop, only the hosts have records. The user must confirm the launch, and name the secrets to
 send.
 """
 
@@ -48,14 +49,14 @@ POLL_S = 0.2
 
 @dataclass(frozen=True)
 class EndedRun:
-    """An ended run that will be restarted."""
+    """An ended run that is to be restarted."""
 
     run_id: str
     lineage: str
-    """ID of the first run in the chain of restarts. The checkpoint folder in a shared folder has this name."""
+    """ID of the first run in the chain of restarts. The path of a shared checkpoint folder ends with this ID."""
     name: str
     source: TopologyFile
-    """The topology as it was run, with no folder on this computer."""
+    """The topology of the run. It refers to no folder on this computer."""
     topology: Topology
     snapshot: str | None
     """Root hash of the run's code; None without code."""
@@ -64,20 +65,20 @@ class EndedRun:
     reported_by: str = ""
     """The host whose record describes the run; empty if this desktop launched it."""
     early_imports: tuple[str, ...] = ()
-    """The modules that the launch of this run allowed the ranks' interpreters to import before the code arrived."""
+    """The modules that this run's launch let the ranks' interpreters import before the code arrived."""
     code: str | None = ""
     """Hash of the program's files, as in `RunRecord.code`."""
     from_beginning: bool = False
-    """Whether the new run begins at the first step, with checkpoints of its own, instead of the newest checkpoint."""
+    """Whether the new run begins at the first step instead of the newest checkpoint, with checkpoints of its own."""
 
 
 def load_ended_run(run: KnownRun, links: Mapping[str, AgentLink], own: RunRecord | None = None) -> EndedRun:
-    """Returns the ended run from this desktop's record `own`, otherwise from the first readable record of a host.
+    """Returns the ended run from this desktop's record `own`, or else from the first readable record of a host.
 
     `own` is used only if it contains the topology and the hash of the code.
 
-    Raises RunFailed if the run is alive, a host's record differs from this desktop's, or no host that answers has a
-    readable record.
+    Raises RunFailed if the run has not ended, if a host's record differs from this desktop's, or if none of the hosts
+    that answer has a readable record.
     """
     over_by = time.monotonic() + LEAVES_WITHIN_S
     while True:
@@ -88,8 +89,7 @@ def load_ended_run(run: KnownRun, links: Mapping[str, AgentLink], own: RunRecord
         ]
         if not going:
             break
-        # The primary's answer comes first. If it reports the end of the run, the other hosts will soon receive this
-        # state.
+        # The primary's answer comes first. If it reports the end of the run, the other hosts will soon report it, too.
         if not is_over(next(iter(states.values()))) or time.monotonic() > over_by:
             host, state = next((one for one in going if not is_over(one[1])), going[0])
             if is_over(state):
@@ -98,7 +98,7 @@ def load_ended_run(run: KnownRun, links: Mapping[str, AgentLink], own: RunRecord
                 raise RunFailed(message, code="run_alive", hint=hint)
             message = f"run {run.run_id} is still {state} on {host}."
             raise RunFailed(message, code="run_alive", hint=("Stop it first.", StopRun(run.run_id)))
-        time.sleep(POLL_S)  # The run has ended, and its keepers are about to exit.
+        time.sleep(POLL_S)  # The run has ended, and its keepers will exit soon.
     reached = {host: links[host] for host in answers}
     if own is not None and own.tells_what_ran:
         return _from_history(run, own, answers, reached)
@@ -106,7 +106,7 @@ def load_ended_run(run: KnownRun, links: Mapping[str, AgentLink], own: RunRecord
 
 
 def confirm_foreign_run(again: EndedRun) -> Confirmation | None:
-    """Returns the question about launching the content of a host's record; None for a run of this desktop."""
+    """Returns the question whether to launch what a host's record describes; None for a run of this desktop."""
     if not again.reported_by:
         return None
     program = again.topology.program
@@ -131,7 +131,7 @@ def confirm_foreign_run(again: EndedRun) -> Confirmation | None:
 
 
 def confirm_foreign_secrets(again: EndedRun) -> Confirmation | None:
-    """Returns the question about sending the values of the secrets that a host's record names.
+    """Returns the question whether to send the values of the secrets that a host's record names.
 
     Returns None for a run of this desktop, or if the record names no secrets.
     """
@@ -156,7 +156,7 @@ def _command_line(program: Program) -> str:
 
 
 def _hosts_text(topology: Topology) -> str:
-    """Formats the hosts that pools and pins allow."""
+    """Formats the names of the hosts on which the topology's pools and pins allow replicas."""
     named = {host for pool in topology.pools for host in pool.hosts or ()}
     named |= {place.partition(":")[0] for place in topology.pins.values()}
     if any(not pool.hosts for pool in topology.pools):
@@ -165,10 +165,10 @@ def _hosts_text(topology: Topology) -> str:
 
 
 def allowed_secrets(again: EndedRun, named: Sequence[str] = ()) -> tuple[str, ...]:
-    """Returns the names of the topology's secrets whose values will be sent.
+    """Returns the names of the topology's secrets, whose values will be sent.
 
-    Raises RunFailed for a secret that only a host's record contains, unless the user has named it (`runs restart
-    --secret`).
+    If the run was launched by another desktop, the user must name each of its secrets (`runs restart --secret`).
+    Raises RunFailed for a secret that is not in `named`.
     """
     wanted = again.topology.program.secrets
     lacking = [name for name in wanted if name not in named] if again.reported_by else []
@@ -184,7 +184,7 @@ def allowed_secrets(again: EndedRun, named: Sequence[str] = ()) -> tuple[str, ..
 
 
 def _answers(run: KnownRun, links: Mapping[str, AgentLink]) -> dict[str, dict[str, Any]]:
-    """Returns the answers of the run's hosts to `run.show`. The primary's answer comes first."""
+    """Returns the answers to `run.show` of the hosts that answer. The primary's answer comes first."""
     order = [run.primary, *(host for host in run.hosts if host != run.primary)]
     asked: dict[str, Future[Any]] = {
         host: links[host].submit("run.show", {"run_id": run.run_id}) for host in order if host in links
@@ -201,7 +201,10 @@ def _answers(run: KnownRun, links: Mapping[str, AgentLink]) -> dict[str, dict[st
 def _from_history(
     run: KnownRun, own: RunRecord, answers: Mapping[str, dict[str, Any]], links: Mapping[str, AgentLink]
 ) -> EndedRun:
-    """Returns the run from this desktop's record. Raises RunFailed if a host's record differs, or no host has one."""
+    """Returns the run as recorded in this desktop's history.
+
+    Raises RunFailed if the record of a host differs from the history, or if no host has a record.
+    """
     for host, answer in answers.items():
         theirs = answer["record"]
         text, root = theirs.get("record", {}).get("topology"), theirs.get("snapshot")
@@ -227,7 +230,7 @@ def _from_history(
 
 
 def _early_imports(answers: Mapping[str, dict[str, Any]]) -> tuple[str, ...]:
-    """Returns the modules that the earlier launch imported early. Names that are not in IMPORTS are ignored."""
+    """Returns the modules that the ended run imported early. Names that are not in IMPORTS are ignored."""
     for answer in answers.values():
         names = answer["record"].get("record", {}).get("early_imports", ())
         return tuple(name for name in IMPORTS if name in names)
@@ -235,7 +238,7 @@ def _early_imports(answers: Mapping[str, dict[str, Any]]) -> tuple[str, ...]:
 
 
 def _from_hosts(run: KnownRun, answers: Mapping[str, dict[str, Any]], links: Mapping[str, AgentLink]) -> EndedRun:
-    """Returns the run from the first readable record of a host. Raises RunFailed if there is none."""
+    """Returns the run as recorded on the first host with a readable record. Raises RunFailed if there is none."""
     for host, answer in answers.items():
         record = answer["record"]
         text = record.get("record", {}).get("topology", "")
@@ -268,11 +271,11 @@ def provide_code(
     """Makes the code of a run available on every host of `links`. Raises RunFailed if no host has the code.
 
     Args:
-        run_id: The run, for messages.
-        root: The root hash of its code; None without code.
+        run_id: The ID of the run, for error messages.
+        root: The root hash of the run's code; None without code.
         sources: Links to hosts that may have the code.
-        links: Links to the hosts that need it. A link that was replaced during the upload is updated.
-        hosts: Reopens links.
+        links: Links to the hosts that need the code. Links that are lost during the upload are replaced.
+        hosts: Opens new links in place of lost ones.
         progress: The callbacks of the launch.
     """
     if root is None:
@@ -304,7 +307,7 @@ def _manifest(link: AgentLink, root: str) -> list[Any] | None:
 
 
 def _fetch(manifest: list[Any], link: AgentLink, folder: Path, progress: LaunchProgress) -> None:
-    """Downloads a snapshot's files to their paths below `folder`.
+    """Downloads the files of a snapshot into `folder`, to the paths in the manifest.
 
     Raises RunFailed for a damaged file, or for a path outside of `folder`.
     """
@@ -329,7 +332,7 @@ def _fetch(manifest: list[Any], link: AgentLink, folder: Path, progress: LaunchP
                     break
                 file.write(data)
                 digest.update(data)
-                # The loop counts the received bytes itself, so that it ends even if the host reports wrong sizes.
+                # The received bytes are counted here, so that the loop ends even if the host reports wrong sizes.
                 offset += len(data)
         if digest.hexdigest() != entry["sha256"]:
             raise RunFailed(f"{entry['path']} is damaged on {link.host}.", code="code_gone", hint=LaunchTopology())
@@ -337,7 +340,7 @@ def _fetch(manifest: list[Any], link: AgentLink, folder: Path, progress: LaunchP
 
 
 def check_resumed(again: EndedRun, planned: Plan, prepared: Mapping[str, Prepared]) -> Check:
-    """Returns the line of the checklist about the checkpoint from which the run resumes."""
+    """Returns the checklist line about the checkpoint from which the run resumes."""
     if again.from_beginning:
         return Check("resume", "", True, f"begins at the first step, without the checkpoints of {again.run_id}")
     shared = planned.topology.program.checkpoint_dir

@@ -11,15 +11,15 @@ SERVICE = "torchyard"
 
 
 def secret_values(names: tuple[str, ...]) -> dict[str, str]:
-    """Returns the values of secrets from this process's environment, otherwise from the keyring.
+    """Returns the values of secrets from this process's environment or, where it lacks them, from the keyring.
 
-    Raises RunFailed for a secret that neither contains.
+    Raises RunFailed for a secret that is in neither.
     """
     return {name: os.environ[name] if name in os.environ else _from_keyring(name) for name in names}
 
 
 def _from_keyring(name: str) -> str:
-    # keyring is imported only here, because importing it searches for keyring services, which takes about 0.1 s.
+    # keyring is imported here, because its import searches for keyring services, which takes about 0.1 s.
     import keyring
     from keyring.errors import KeyringError, NoKeyringError
 

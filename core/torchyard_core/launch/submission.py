@@ -1,4 +1,4 @@
-"""The last phase of a launch: prepares a keeper on every host and submits the run, or undoes both."""
+"""The last phase of a launch: prepares a keeper on every host and submits the run, or undoes both steps."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from torchyard_core.background_thread import Answers, in_background
 from torchyard_core.errors import AgentRefused, HostError
 from torchyard_core.identity import desktop_identity
 from torchyard_core.launch.agent_interface import AgentLink, Hosts
-from torchyard_core.launch.calendar_port import Reservation
+from torchyard_core.launch.calendar_interface import Reservation
 from torchyard_core.launch.plan_preview import host_python
 from torchyard_core.launch.planning import LaunchContext
 from torchyard_core.launch.progress import LaunchProgress
@@ -50,18 +50,18 @@ def prepare(
     *,
     later: bool = False,
 ) -> dict[str, Prepared]:
-    """Starts a keeper on every host, which reserves the resources of the run on its host.
+    """Starts a keeper on every host. Each keeper reserves the resources of the run on its host.
 
     Args:
         run_id: The ID of the run.
         name: The name of the run.
         context: The plan, and the links of its hosts.
-        root: The root hash of the snapshot; None without code.
+        root: The root hash of the code's snapshot; None without code.
         record: The run's record, which hosts store.
         progress: The callbacks of the launch.
-        ports: The number of ports that each host holds.
-        resume_from: The run whose checkpoints on each host are copied for the new run.
-        later: Whether GPUs are acquired only at the scheduled start of the run.
+        ports: The number of ports to reserve on each host.
+        resume_from: The ID of the run whose checkpoints each host copies for the new run.
+        later: Whether the keepers acquire the GPUs only at the scheduled start of the run.
 
     Raises:
         AgentRefused: A host refused, for example because a GPU is held by another process, or no port is free.
@@ -97,10 +97,10 @@ def prepare(
 
 
 def primary_address(context: LaunchContext) -> str:
-    """Returns the address at which other hosts reach the primary.
+    """Returns the address at which the other hosts reach the primary.
 
-    It is the primary's data address, otherwise its SSH address. If the primary is this computer, it is the address from
-    which it reaches a remote host of the run, or LOOPBACK if there is no remote host.
+    This is the primary's data address or, if it has none, its SSH address. If the primary is this computer, it is the
+    address from which this computer reaches another host of the run, or LOOPBACK if there is no other host.
     """
     primary, *others = context.plan.hosts
     if context.hosts[primary].data_address:
@@ -126,7 +126,7 @@ def start(
 ) -> None:
     """Sends the run to the primary's keeper, and the primary's address to the other keepers.
 
-    Each rank gets a spare interpreter that imports `spare_imports`, unless `spare_imports` is empty.
+    If `spare_imports` is not empty, each rank gets a spare interpreter that imports these modules.
     """
     planned, program = context.plan, topology.program
     sites = {
@@ -163,7 +163,7 @@ def start(
 
 
 def policy_of(topology: Topology) -> Policy:
-    """Returns the rules for the end and the restarts of a run."""
+    """Returns the rules by which the primary ends and restarts the run."""
     program = topology.program
     return Policy(
         ends_with=topology.ends_with.value,
@@ -208,7 +208,7 @@ def submit(
         context.links[primary].call, "run.start", {**begin, "run_id": run_id}, START_TIMEOUT_S
     )
     progress.wait_for_all(pending, "starting")
-    progress.stop_if_cancelled()  # The run has begun. The caller handles the error by ending the run.
+    progress.stop_if_cancelled()  # The run has begun, so the caller must end it when it handles Cancelled.
 
 
 def run_start(
@@ -224,7 +224,7 @@ def run_start(
     spare_imports: Sequence[str] = (),
     sweep: Sweep | None = None,
 ) -> Start:
-    """Returns the parameters of `run.start`."""
+    """Returns the parameters of the request `run.start`, which starts a run on its primary."""
     program = topology.program
     return Start(
         members=members,
@@ -244,7 +244,7 @@ def run_start(
 
 
 def _booking(reserved: Reservation) -> dict[str, Any] | None:
-    """Returns the run's booking in the form in which it is sent to the keeper, or None if there is none."""
+    """Returns the run's booking as the keeper expects it, or None if there is no booking."""
     if reserved.booking_id is None or reserved.until is None:
         return None
     return {
@@ -256,10 +256,10 @@ def _booking(reserved: Reservation) -> dict[str, Any] | None:
 
 
 def take_back(run_id: str, links: Mapping[str, AgentLink], hosts: Hosts | None = None) -> tuple[str, ...]:
-    """Makes every host release the resources of the launch. Ends the run if it has begun.
+    """Makes every host release what it holds for the launch. Ends the run if it has begun.
 
-    `hosts` reopens closed links, which is necessary only after the request to start. Each wait for answers takes at
-    most TAKE_BACK_S.
+    `hosts` opens new links in place of closed ones, which is necessary only after the request to start. Each request is
+    answered within TAKE_BACK_S, or its answer is ignored.
 
     Returns:
         The hosts that have not confirmed the release.
@@ -272,16 +272,16 @@ def take_back(run_id: str, links: Mapping[str, AgentLink], hosts: Hosts | None =
         answers |= _answers(reconnected, "run.abort", abort)
     codes = {host: _refusal(future) for host, future in answers.items()}
     released = {host for host, code in codes.items() if code in ("", *_KEEPER_LEFT)}
-    # A short run may have begun and ended while the connection was lost.
+    # If a connection was lost after the request to start, a short run may already have begun and ended.
     if any(code == "begun" or (hosts is not None and code in _KEEPER_LEFT) for code in codes.values()):
         released |= _end_run(run_id, links)
     return tuple(host for host in links if host not in released)
 
 
 def _end_run(run_id: str, links: Mapping[str, AgentLink]) -> set[str]:
-    """Stops the run on all hosts immediately, and removes its folders when its keepers have exited.
+    """Stops the run on all hosts immediately. Removes its folders as soon as its keepers have exited.
 
-    The removal is tried for up to TAKE_BACK_S seconds. Returns the hosts on which no folder of the run is left.
+    Tries to remove the folders for up to TAKE_BACK_S. Returns the hosts that no longer have a folder of the run.
     """
     by = desktop_identity()
     stop = {"run_id": run_id, "reason": f"cancelled by {by} during the launch", "force": True, "by": by}
@@ -298,13 +298,13 @@ def _end_run(run_id: str, links: Mapping[str, AgentLink]) -> set[str]:
 
 
 _KEEPER_LEFT = ("run_over", "disconnected")
-"""Codes with which an agent refuses a request to a keeper that has exited or is exiting."""
+"""Codes of refusals by an agent whose keeper has exited or is exiting."""
 
 
 def _answers(links: Mapping[str, AgentLink], method: str, params: dict[str, Any]) -> Answers:
     """Sends a request to all hosts, and waits up to TAKE_BACK_S for the answers.
 
-    Some futures may still have no answer.
+    Returns the future of each host. Some futures may still be pending.
     """
     answers = {host: link.submit(method, params) for host, link in links.items()}
     wait(answers.values(), timeout=TAKE_BACK_S)
@@ -312,7 +312,7 @@ def _answers(links: Mapping[str, AgentLink], method: str, params: dict[str, Any]
 
 
 def _refusal(answer: Future[Any]) -> str | None:
-    """Returns the code of a host's refusal; empty for success, None if the outcome is unknown. Raises other errors."""
+    """Returns the code of a refusal; "" for success, and None if the outcome is unknown. Raises other errors."""
     if not answer.done():
         return None
     problem = answer.exception()

@@ -1,7 +1,8 @@
 """Warm start: interpreters start and import torch while the launch is still in progress (docs/launch.md).
 
-Torch is imported early only for a program that imports it and in which no statement can affect the import: none sets an
-environment variable that is read at the start of a program, or changes `sys.path` other than by appending to it.
+Torch is imported early only if the program imports torch and none of its statements can affect that import. Such
+statements set an environment variable that is read at the start of a program, or change `sys.path` other than by
+appending to it.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from torchyard_core.topology.model import Launcher, Program
 IMPORTS = ("torch", "torch._dynamo")
 """Modules that may be imported early.
 
-Each optimizer imports the second module, which takes as long as importing torch itself.
+`torch._dynamo` is imported by each optimizer, and takes as long to import as torch itself.
 """
 IMPORT_TORCH = frozenset(
     (
@@ -33,11 +34,14 @@ MOST_FILES = 200
 MOST_BYTES = 4 * 1024 * 1024
 """Maximum total size in bytes of the analysed files. A larger program gets no early imports."""
 UNREADABLE = (OSError, SyntaxError, ValueError, RecursionError)
-"""Errors of the analysis. They are ignored, since the program itself reports them when it runs."""
+"""Errors in reading or parsing the program. They are ignored, since the program itself reports them when it runs."""
 
 
 def early_imports(program: Program, folder: Path | None) -> tuple[str, ...]:
-    """Returns the modules that the interpreters may import before the code arrives; empty if unsafe or unknown."""
+    """Returns the modules that the ranks' interpreters may import before the code arrives.
+
+    Returns () if no module may be imported early, or if this cannot be determined.
+    """
     if program.launcher is not Launcher.TORCH or program.setup or folder is None:
         return ()
     found = False
@@ -52,7 +56,7 @@ def early_imports(program: Program, folder: Path | None) -> tuple[str, ...]:
 
 
 def imports_package(program: Program, folder: Path | None, package: str) -> bool | None:
-    """Returns whether the script, or a module of its working folder that it imports, imports a package.
+    """Returns whether the script, or a module of the working folder that the script imports, imports a package.
 
     Returns None if this cannot be determined.
     """
@@ -66,9 +70,9 @@ def imports_package(program: Program, folder: Path | None, package: str) -> bool
 
 
 def start_early(context: LaunchContext, run_id: str, imports: tuple[str, ...]) -> None:
-    """Asks every host to start the interpreters early, and does not wait for the answers.
+    """Asks every host to start the interpreters of its ranks early. Does not wait for the answers.
 
-    A host that cannot start interpreters early starts the ranks as usual.
+    A host that does not start interpreters early starts the ranks as usual.
     """
     sites = preview_sites(context.plan, list(context.hosts.values()))
     replicas = replica_specs(context.plan, sites, run_id, store=AT_LAUNCH)
@@ -79,7 +83,7 @@ def start_early(context: LaunchContext, run_id: str, imports: tuple[str, ...]) -
 
 
 class _Program:
-    """The script of a program, and the modules of its working folder that it imports."""
+    """The script of a program, and the modules of the working folder that the script imports."""
 
     def __init__(self, folder: Path, program: Program):
         self._folder = folder
@@ -120,7 +124,7 @@ class _Program:
                     self._find(name, place)
 
     def _imports(self, tree: ast.AST, path: Path) -> Iterator[tuple[str, list[Path]]]:
-        """Yields imported dotted names with the folders in which to search for them."""
+        """Yields each imported dotted name with the folders in which its file may be."""
         for node in ast.walk(tree):
             if isinstance(node, ast.Import):
                 yield from ((alias.name, self._places) for alias in node.names)
@@ -130,7 +134,7 @@ class _Program:
                 yield from ((f"{before}{alias.name}", places) for alias in node.names)
 
     def _find(self, name: str, place: Path) -> None:
-        """Adds the files of a module, given by its dotted name, and of its parent packages."""
+        """Adds the files of a module and of its parent packages to the files to read. `name` is its dotted name."""
         for part in name.split("."):
             module, package = place / f"{part}.py", place / part / "__init__.py"
             if package.is_file():
@@ -141,7 +145,10 @@ class _Program:
 
 
 def _precedes_imports(node: ast.AST) -> bool:
-    """Returns whether the expression may affect an import of torch. It must then be executed before the import."""
+    """Returns whether the expression may affect an import of torch.
+
+    If so, torch must not be imported before the program runs.
+    """
     if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store | ast.Del):
         return _is(node.value, "path") or (_is(node.value, "environ") and _may_matter(node.slice))
     if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
@@ -162,9 +169,9 @@ def _precedes_imports(node: ast.AST) -> bool:
 
 
 def _is(node: ast.AST, name: str) -> bool:
-    """Returns whether the node refers to `name`.
+    """Returns whether the node refers to `name`, which is `path` or `environ`.
 
-    The name `path` means `sys.path`; `environ` means an attribute `environ` of any object, or a variable `environ`.
+    `path` means `sys.path`. `environ` means a variable of this name, or an attribute `environ` of any object.
     """
     if isinstance(node, ast.Attribute) and node.attr == name:
         return name == "environ" or (isinstance(node.value, ast.Name) and node.value.id == "sys")
@@ -172,5 +179,8 @@ def _is(node: ast.AST, name: str) -> bool:
 
 
 def _may_matter(key: ast.AST | None) -> bool:
-    """Returns whether a variable is read at the start of a program; True for a name that is not a constant."""
+    """Returns whether the environment variable named by `key` is read at the start of a program.
+
+    Returns True if the name is not a constant.
+    """
     return not (isinstance(key, ast.Constant) and isinstance(key.value, str)) or is_read_at_start(key.value)

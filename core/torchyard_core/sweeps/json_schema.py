@@ -1,6 +1,6 @@
 """JSON schema of the search file, for editors that complete and check YAML.
 
-`python -m torchyard_core.sweeps.json_schema` writes it to `resources/search.schema.json`.
+`python -m torchyard_core.sweeps.json_schema` writes the schema to `resources/search.schema.json`.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ MAX_PARALLEL = 100
 MAX_STEPS = 10**9
 """Maximum number of steps of a distribution."""
 MAX_WHOLE = 2**53
-"""Whole number up to which the numbers of a file are exact, since they may be floating-point numbers."""
+"""Largest whole number in a search file. Numbers may be read as 64-bit floats, which are exact up to this limit."""
 
 
 class Distribution(StrEnum):
@@ -91,7 +91,7 @@ class Parameter(FrozenModel):
             return None
         if (self.high - self.low) / step > MAX_TRIALS:
             return None
-        low, size = Decimal(str(self.low)), Decimal(str(step))  # As binary numbers, 0.1 + 0.2 is not 0.3.
+        low, size = Decimal(str(self.low)), Decimal(str(step))  # With floats, 0.1 + 0.2 is not 0.3.
         found = [low + number * size for number in range(int((Decimal(str(self.high)) - low) // size) + 1)]
         return tuple(int(value) for value in found) if self.is_whole else tuple(float(value) for value in found)
 

@@ -1,6 +1,7 @@
 """Checks of a search, as pure functions.
 
-They concern ranges, settings that do not match their kind, and samplers that cannot draw from the distributions.
+The checks cover ranges, settings that the sampler or pruner does not have, and distributions that the sampler cannot
+draw from.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from torchyard_core.topology.model import Topology
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}", re.ASCII)
 _PLACEHOLDER = re.compile(r"\{params\.([^{}]*)\}")
 SIMILAR = 0.5
-"""Similarity from which a parameter counts as misspelt. It is low because names may be as short as `lr`."""
+"""Similarity from which an unknown name counts as a misspelt parameter. Names may be short (`lr`), so it is low."""
 _OF_SAMPLERS = {"startup_trials": (SamplerKind.TPE, SamplerKind.CMA_ES)}
 _OF_PRUNERS = {
     "startup_trials": (PrunerKind.MEDIAN,),
@@ -65,7 +66,7 @@ def check_search(search: Search) -> Findings:
 def check_arguments(search: Search, topology: Topology) -> Findings:
     """Yields an error for each parameter that no argument of the topology uses.
 
-    A parameter whose misspelt name an argument contains is not reported, since `check_placeholders` reports that name.
+    A parameter is not reported if an argument contains a misspelt form of its name, which `check_placeholders` reports.
     """
     used = {name for _, word in _arguments(topology) for name in _PLACEHOLDER.findall(word)}
     misspelt = {near_miss(name, search.parameters, SIMILAR) for name in used - set(search.parameters)}
@@ -79,7 +80,7 @@ def check_arguments(search: Search, topology: Topology) -> Findings:
 
 
 def check_placeholders(search: Search, topology: Topology, source: str) -> Findings:
-    """Yields an error for each unknown `{params.NAME}` in the topology's arguments. Places are those in the topology.
+    """Yields an error for each unknown `{params.NAME}` in the topology's arguments, located in the topology file.
 
     `source` is the name of the search file for messages.
     """
@@ -102,13 +103,13 @@ def parameters_in(topology: Topology) -> tuple[str, ...]:
 
 
 def uses_parameters(topology: Topology) -> str | None:
-    """Returns the first `{params.NAME}` in the topology's arguments, which only a sweep replaces, or None."""
+    """Returns the first `{params.NAME}` in the topology's arguments, or None. Only a sweep can replace it."""
     found = next((match for _, word in _arguments(topology) if (match := _PLACEHOLDER.search(word))), None)
     return found[0] if found is not None else None
 
 
 def _arguments(topology: Topology) -> Iterator[tuple[Place, str]]:
-    """Yields the arguments in which parameters are replaced, with their places in the topology."""
+    """Yields each argument that may contain placeholders for sweep parameters, with its location in the topology."""
     program = topology.program
     for key, words in (("command", program.command), ("args", program.args)):
         yield from ((("program", key, number), word) for number, word in enumerate(words))
@@ -197,7 +198,7 @@ def _check_sampler(search: Search) -> Findings:
     if search.trials is None:
         yield error_finding("missing-key", f"`trials` is missing: {kind} needs a number of trials")
     if kind is SamplerKind.CMA_ES:
-        # Optuna would silently draw these parameters at random.
+        # Optuna would silently draw categorical parameters, or a single numeric parameter, at random.
         for name, parameter in search.parameters.items():
             if parameter.distribution is Distribution.CATEGORICAL:
                 message = f"cma_es cannot search the categorical parameter {name}; use tpe"

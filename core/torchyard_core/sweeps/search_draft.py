@@ -1,6 +1,6 @@
-"""A search file as the texts of a form: its YAML, and the problems of each field.
+"""A search file as the texts of a form's fields, with its conversion to YAML and the problems of each field.
 
-The checks are those of the search file, so a form shows the same problems as the command.
+The checks are those of the search file, so a form shows the same problems as the command line.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from torchyard_core.sweeps.search_checks import parameters_in
 from torchyard_core.sweeps.search_file import SearchFile, search_from_text
 from torchyard_core.topology.document.yaml_patch import patches
 from torchyard_core.topology.model import Topology
+from torchyard_core.yaml_io.document import parse_document
 from torchyard_core.yaml_io.parser import plain_value
 from torchyard_core.yaml_io.writer import dump_flow
-from torchyard_core.yaml_io.yaml_file import parse_document
 
 SETTINGS_OF_SAMPLER = {
     SamplerKind.TPE: ("seed", "startup_trials"),
@@ -36,7 +36,7 @@ SETTINGS_OF_PRUNER = {
     PrunerKind.HYPERBAND: ("min_resource", "max_resource", "reduction_factor"),
 }
 KINDS = ("number", "whole", "choice")
-"""The kinds of parameters. A number or a whole number is drawn uniformly, or uniformly by its logarithm."""
+"""The kinds of parameters. Numbers and whole numbers are drawn uniformly on a linear or logarithmic scale."""
 _DISTRIBUTIONS = {
     ("number", False): Distribution.UNIFORM,
     ("number", True): Distribution.LOG_UNIFORM,
@@ -47,7 +47,7 @@ _DISTRIBUTIONS = {
 _OF_DISTRIBUTION = {distribution: key for key, distribution in _DISTRIBUTIONS.items()}
 
 FieldName = tuple[str | int, ...]
-"""The name of a field: `("trials",)`, `("sampler", "seed")`, or `("parameters", 0, "low")` by the parameter's row."""
+"""The name of a field: `("trials",)`, `("sampler", "seed")`, or `("parameters", 0, "low")` for the first row."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class ParameterDraft:
         return _DISTRIBUTIONS[self.kind, self.is_log and self.kind != "choice"]
 
     def as_data(self) -> dict[str, Any]:
-        """Returns the parameter's entry in the file. Texts of other distributions are left out."""
+        """Returns the parameter's entry in the file, without the fields that its distribution does not use."""
         data: dict[str, Any] = {"distribution": str(self.distribution)}
         if self.kind == "choice":
             if self.values.strip():
@@ -85,7 +85,7 @@ class ParameterDraft:
 
     @staticmethod
     def suggested(name: str) -> ParameterDraft:
-        """Returns a parameter with a usual range for its name."""
+        """Returns a draft with a range that is usual for a parameter of this name."""
         words = name.lower().replace("-", "_").split("_")
         if "lr" in words or "rate" in words or "decay" in words:
             return ParameterDraft(name, "number", True, "0.0001", "0.1")
@@ -98,7 +98,7 @@ class ParameterDraft:
 
 @dataclass(frozen=True)
 class SearchDraft:
-    """The texts of the form. `settings` contains the texts of ("sampler", key) and ("pruner", key)."""
+    """A search as the texts of a form. `settings` has the texts of the fields ("sampler", key) and ("pruner", key)."""
 
     parameters: tuple[ParameterDraft, ...] = ()
     name: str = ""
@@ -112,7 +112,7 @@ class SearchDraft:
 
     @staticmethod
     def new(topology: Topology | None) -> SearchDraft:
-        """Returns a search with a parameter for each `{params.NAME}` in the topology's arguments, or an example."""
+        """Returns a search with a parameter for each `{params.NAME}` in the topology's arguments, by default `lr`."""
         names = parameters_in(topology) if topology is not None else ()
         return SearchDraft(tuple(ParameterDraft.suggested(name) for name in names or ("lr",)))
 
@@ -138,7 +138,7 @@ class SearchDraft:
         )
 
     def as_data(self) -> dict[str, Any]:
-        """Returns the data of the file. Rows without a name, and further rows of a name, are left out."""
+        """Returns the data of the search file. Rows without a name, and rows that repeat a name, are left out."""
         data: dict[str, Any] = {"version": 1}
         if self.name.strip():
             data["name"] = self.name.strip()
@@ -157,7 +157,7 @@ class SearchDraft:
         return data
 
     def text(self, base: str = "") -> str:
-        """Returns the YAML.
+        """Returns the search as YAML.
 
         Args:
             base: The text of a valid search file. Its unchanged parts are preserved with their comments, as far as its
@@ -178,11 +178,11 @@ class SearchDraft:
         return _dumped(data)
 
     def problems(self, file: SearchFile, topology: Topology | None = None) -> dict[FieldName, str]:
-        """Returns the first problem of each field. `("parameters",)` is the field of problems of the whole table.
+        """Returns the first problem of each field. Problems of the whole table have the key `("parameters",)`.
 
         Args:
             file: The search file that was read from the draft's text.
-            topology: Checks also that the topology's arguments use the parameters.
+            topology: If given, the parameters are also compared with those in the topology's arguments.
         """
         found: dict[FieldName, str] = {}
         names = [parameter.name.strip() for parameter in self.parameters]
@@ -210,7 +210,7 @@ class SearchDraft:
         return ("objective", *field) if field == ("metric",) else field
 
     def with_parameters(self, *names: str) -> SearchDraft:
-        """Returns the draft with further parameters."""
+        """Returns the draft with suggested parameters of the given names added."""
         more = tuple(ParameterDraft.suggested(name) for name in names)
         return replace(self, parameters=(*self.parameters, *more))
 
@@ -221,12 +221,12 @@ class SearchDraft:
         return tuple(name for name in names if name and name not in used)
 
     def missing(self, topology: Topology) -> tuple[str, ...]:
-        """Returns the names in `{params.NAME}` of the topology's arguments that are no parameters."""
+        """Returns the names in `{params.NAME}` of the topology's arguments that are not parameters of the draft."""
         names = {parameter.name.strip() for parameter in self.parameters}
         return tuple(name for name in parameters_in(topology) if name not in names)
 
     def _without(self, fields: Collection[FieldName]) -> SearchDraft:
-        """Returns the draft without the texts of some fields."""
+        """Returns the draft with the given fields empty or at their defaults."""
 
         def kept(row: int, key: str, text: str) -> str:
             return "" if ("parameters", row, key) in fields else text
@@ -251,12 +251,12 @@ class SearchDraft:
         return {key: _value(text) for key in keys[kind] if (text := self.settings.get((block, key), "")).strip()}
 
     def _field_of(self, problem: Problem, names: list[str]) -> FieldName:
-        """Returns the field of a problem, whose path begins with the path of the field."""
+        """Returns the field that a problem concerns: the one whose path is a prefix of the problem's path."""
         path = f"{problem.path}."
         for row, name in enumerate(names):
             if name and path.startswith(f"parameters.{name}."):
                 key = path.removeprefix(f"parameters.{name}.").partition(".")[0]
-                # A missing `low` or `high` is a problem of the parameter.
+                # A missing `low`, `high` or `values` is reported at the parameter; only the message names the key.
                 absent = [word for word in ("low", "high", "values") if f"`{word}` is missing" in problem.message]
                 return ("parameters", row, key or next(iter(absent), "name"))
         block, _, key = problem.path.partition(".")
@@ -264,16 +264,16 @@ class SearchDraft:
             return (block, key or "kind")
         if block == "objective":
             return (key or "metric",)
-        return (block or "trials",)  # A problem that concerns no single block concerns the number of trials.
+        return (block or "trials",)  # A problem without a path concerns the number of trials.
 
 
 def _value(text: str) -> Any:
-    """Returns the value of a text as in the file. Text that is not a number is refused by the checks."""
+    """Converts the text of a field to the value in the file. The checks refuse text that should be a number."""
     return plain_value(text.strip())
 
 
 def _list(text: str) -> Any:
-    """Returns the list in a text, or the text if it is not a list."""
+    """Parses a list in YAML's notation without brackets. Returns the text itself if this is not possible."""
     try:
         return parse_document(f"[{text}]", "values").data
     except FileProblem:
@@ -288,7 +288,7 @@ def _text(value: float | None) -> str:
 
 
 def _dumped(data: Mapping[str, Any]) -> str:
-    """Returns YAML with a line for each key, and for each key of a parameter."""
+    """Formats a search as YAML, with one line for each top-level key and for each key of a parameter."""
     lines = []
     for key, value in data.items():
         if key != "parameters" or not value:
@@ -302,7 +302,7 @@ def _dumped(data: Mapping[str, Any]) -> str:
 
 
 def _contains(text: str, data: Mapping[str, Any]) -> bool:
-    """Returns whether a text contains the data, with the parameters in the same order."""
+    """Returns whether a YAML text has exactly the given data, with the parameters in the same order."""
     try:
         document = parse_document(text, "search")
     except FileProblem:

@@ -6,10 +6,14 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from torchyard_agent.protocol.run_states import RunState
 from torchyard_agent.protocol.sweep_messages import ParameterValue, parameter_text
 from torchyard_core.topology.model import Topology
+
+if TYPE_CHECKING:
+    from torchyard_core.sweeps.model import Search
 
 MAX_ROWS = 100_000
 STATES = ("waiting", "running", "complete", "failed", "pruned", "interrupted")
@@ -34,6 +38,13 @@ class Trial:
     ended: str
     values: tuple[tuple[int, float], ...]
     """Reported values of the objective with their steps."""
+    job: str = ""
+    """The Slurm job that last ran the trial, such as `24_3`; "" before the trial has started, and over SSH."""
+
+    @property
+    def can_be_stopped(self) -> bool:
+        """Whether the trial is running, or is queued on a cluster: it has a run, but no hosts yet."""
+        return self.state == "running" or (self.state == "waiting" and bool(self.run_id) and not self.hosts)
 
 
 @dataclass(frozen=True)
@@ -43,7 +54,7 @@ class SweepTable:
     run_id: str
     name: str
     state: str
-    """`running`, `stopping`, `finished` or `stopped`."""
+    """`running`, `stopping`, `finished` or `stopped`; `waiting` if the sweep waits before its first trial."""
     metric: str
     goal: str
     parameters: tuple[str, ...]
@@ -67,7 +78,7 @@ class SweepTable:
         return min(complete, key=lambda trial: sign * (trial.value or 0.0), default=None)
 
     def best_so_far(self) -> list[tuple[int, float]]:
-        """Returns the number of each complete trial, in order, with the best objective up to that trial."""
+        """Returns the number of each complete trial with the best objective so far, in the order of the trials."""
         choose: Callable[[float, float], float] = min if self.goal == "minimize" else max
         found: list[tuple[int, float]] = []
         for trial in self.trials:
@@ -95,8 +106,36 @@ class SweepTable:
         return {**asdict(self), "best": best.trial if best is not None else None}
 
 
+_WITHOUT_TRIALS = {
+    RunState.WAITING.value: "waiting",
+    RunState.STOPPING.value: "stopping",
+    RunState.STOPPED.value: "stopped",
+    RunState.SUCCEEDED.value: "finished",
+    RunState.FAILED.value: "finished",
+}
+"""The state of a sweep whose coordinator has not written a table, by the run's state; `running` for other states."""
+
+
+def table_without_trials(run_id: str, name: str, run_state: str, search: Search) -> SweepTable:
+    """Returns the table of a sweep whose coordinator has not written one, because no trial has begun."""
+    return SweepTable(
+        run_id=run_id,
+        name=name,
+        state=_WITHOUT_TRIALS.get(run_state, "running"),
+        metric=search.objective.metric,
+        goal=search.objective.goal.value,
+        parameters=tuple(search.parameters),
+        wanted=search.number_of_trials,
+        slots=(),
+        lost=(),
+        trials=(),
+        importances={},
+        study="",
+    )
+
+
 def read_table(data: Any) -> SweepTable:
-    """Returns the table in a host's JSON. Raises ValueError if it is malformed."""
+    """Converts a table from a host's JSON data. Raises ValueError if the data are malformed."""
     try:
         rows = data["trials"]
         if len(rows) > MAX_ROWS:
@@ -137,6 +176,7 @@ def _trial(row: Any) -> Trial:
         started=str(row["started"]),
         ended=str(row["ended"]),
         values=tuple((int(step), _number(value)) for step, value in row["values"]),
+        job=str(row.get("job", "")),
     )
 
 
@@ -158,7 +198,7 @@ _PLACEHOLDER = re.compile(r"\{params\.([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
 def topology_of_trial(topology: Topology, trial: Trial) -> Topology:
-    """Returns the topology with a trial's parameters inserted into its arguments, as for an ordinary run."""
+    """Returns the topology for an ordinary run of a trial: the trial's parameters are inserted into the arguments."""
     texts = {name: parameter_text(value) for name, value in trial.params.items()}
 
     def filled(words: tuple[str, ...]) -> tuple[str, ...]:

@@ -15,22 +15,23 @@ from torchyard_core.topology.checks.strategy import check_strategy
 from torchyard_core.topology.host_facts import HostFacts
 from torchyard_core.topology.model import Topology
 from torchyard_core.topology.overrides import apply_overrides
+from torchyard_core.yaml_io.document import Document, parse_document
+from torchyard_core.yaml_io.file_reader import read_text
 from torchyard_core.yaml_io.model_validation import validate
 from torchyard_core.yaml_io.parser import shown
 from torchyard_core.yaml_io.writer import dump_yaml
-from torchyard_core.yaml_io.yaml_file import Document, parse_document, read_text
 
 
 @dataclass(frozen=True)
 class TopologyFile:
-    """The result of reading a file. `topology` is None for an invalid file, and `problems` contains the errors."""
+    """The result of reading a topology file. For an invalid file, `topology` is None and `problems` has the errors."""
 
     document: Document
     folder: Path | None
     """Folder of the file, to which `workdir` is relative; None for text without a file."""
     topology: Topology | None
     problems: tuple[Problem, ...]
-    """Problems of reading: unknown keys, wrong values."""
+    """Problems found while reading the file: unknown keys, wrong values."""
 
     @property
     def source(self) -> str:
@@ -41,9 +42,9 @@ class TopologyFile:
         return self.document.line(place)
 
     def check(self, hosts: Sequence[HostFacts] | None = None) -> tuple[Problem, ...]:
-        """Returns the problems of reading and of the topology, sorted by line.
+        """Returns the problems found by reading the file and by checking the topology, sorted by line.
 
-        With `hosts`, the names of hosts are also checked.
+        If `hosts` is given, the names of hosts are checked too.
         """
         found = list(self.problems)
         if self.topology is not None:
@@ -66,7 +67,6 @@ def check_topology(
     """Returns the problems of a topology, at most MAX_PROBLEMS.
 
     Args:
-        topology: The topology.
         folder: The folder of the file; if given, the existence of files is checked.
         hosts: The hosts of the fleet; if given, names of hosts are checked.
         line: Returns the line of a setting in the file.
@@ -102,5 +102,5 @@ def topology_from_text(text: str, source: str = "topology", folder: Path | None 
 
 
 def dump(topology: Topology) -> str:
-    """Returns the topology as YAML with the keys that were set, in the order of the model."""
+    """Returns the topology as YAML: the keys that were set explicitly, in the order of the model's fields."""
     return dump_yaml(topology.as_data())

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 NO_AGENT = "no agent"
 """The `check_failure` of a host on which the login works but no agent is installed."""
 PortRange = tuple[int, int]
-"""First and last port, both included."""
+"""First and last port of a range, both included."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,19 +33,19 @@ class HostFacts:
     memory_gb: float | None = None
     gpus: tuple[Gpu, ...] = ()
     checked: bool = False
-    """False for a host that was never checked, whose capacity is assumed to be unlimited."""
+    """False for a host that was never checked. The capacity of such a host is assumed to be unlimited."""
     check_failure: str = ""
-    """If the host is not `checked`, the state found by the last attempt to check it, such as `unreachable`, or ""."""
+    """The state found by the last failed check, such as `unreachable`; "" if the host is `checked` or was not tried."""
     busy_gpus: frozenset[str] = frozenset()
     """UUIDs of GPUs that are not free: those in use, and those in `gpu_bookings` and `gpu_exclusions`."""
     gpu_users: Mapping[str, str] = field(default_factory=dict)
     """Logins of the users of busy GPUs, by UUID; empty where unknown."""
     gpu_bookings: Mapping[str, str] = field(default_factory=dict)
-    """Other users' bookings of GPUs in the planned time, by UUID: `kim until 18:00`. They are in `busy_gpus`."""
+    """Other users' bookings in the planned time, by GPU UUID: `kim until 18:00`. The GPUs are also in `busy_gpus`."""
     gpu_exclusions: Mapping[str, str] = field(default_factory=dict)
-    """Reasons why a launch may not use free GPUs, by UUID: `outside the booking`. These GPUs are in `busy_gpus`."""
+    """Reasons why a launch may not use free GPUs, by UUID: `outside the booking`. The GPUs are also in `busy_gpus`."""
     booked_by: str = ""
-    """Another user's booking of a host without GPUs in the planned time. No replica is placed on such a host."""
+    """Another user's booking of a host without GPUs in the planned time. Such a host gets no replicas."""
     use_known: bool = True
     """False if the current use of the GPUs is unknown. The GPUs then count as free, but are not shown as free."""
     port_range: PortRange | None = None
@@ -54,13 +54,13 @@ class HostFacts:
     """Address for training traffic; None leaves the choice to the host."""
     interface: str | None = None
     python: str | None = None
-    """Interpreter for programs, from the fleet file."""
+    """Python interpreter for training programs, as set in the fleet file."""
     found_python: str | None = None
-    """Interpreter for programs, found by a check."""
+    """Python interpreter for training programs, as found by a check of the host."""
     torch: str | None = None
-    """Version of torch in the interpreter for programs."""
+    """Version of torch in the interpreter for training programs."""
     cluster: str = ""
-    """The cluster of a slot, which stands for any node of a shape; "" for a host of the fleet file."""
+    """The cluster to which a slot belongs; "" if these facts describe a host of the fleet file."""
     node: str = ""
     """The node that the cluster's scheduler has chosen for a slot; "" until then."""
 
@@ -82,7 +82,7 @@ class HostFacts:
     def user_of(self, gpu: Gpu) -> str | None:
         """Returns the login of the user of a GPU.
 
-        Returns "" if the GPU is busy but its user is unknown, and None for any other GPU.
+        Returns "" if the GPU is busy but its user is unknown, and None if the GPU is not busy.
         """
         return self.gpu_users.get(gpu.uuid, "") if gpu.uuid in self.busy_gpus else None
 

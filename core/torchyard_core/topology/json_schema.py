@@ -1,6 +1,6 @@
 """JSON schema of the topology file, for editors that complete and check YAML.
 
-`python -m torchyard_core.topology.json_schema` writes it to `resources/topology.schema.json`.
+`python -m torchyard_core.topology.json_schema` writes the schema to `resources/topology.schema.json`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def topology_schema() -> dict[str, Any]:
 
 
 def document_schema(root: type[BaseModel], module: ModuleType, title: str) -> dict[str, Any]:
-    """Returns the schema of a document with each key's description, which is its docstring in `module`."""
+    """Returns the schema of a document. The docstring of each key in `module` becomes the description of the key."""
     schema: dict[str, Any] = root.model_json_schema()
     _describe(schema, root.__name__, module)
     schema = _tidied(schema)
@@ -47,7 +47,7 @@ def as_text(schema: dict[str, Any]) -> str:
 def _describe(schema: dict[str, Any], root: str, module: ModuleType) -> None:
     """Adds each key's docstring to the schema.
 
-    pydantic could read the docstrings itself, but it would do so at every start of the program.
+    pydantic could read the docstrings itself, but that would slow down each start of the program.
     """
     blocks = {root: schema, **schema["$defs"]}
     for node in ast.parse(inspect.getsource(module)).body:

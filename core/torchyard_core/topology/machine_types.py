@@ -22,7 +22,7 @@ class Machine:
 
     name: str
     machine: str
-    """The machine type of the cloud, such as `n1-highcpu-16` for `complex_model_m`."""
+    """The cloud's machine type that `name` stands for, such as `n1-highcpu-16` for `complex_model_m`."""
     cpus: int | None = None
     memory_gb: float | None = None
     gpus: int = 0
@@ -44,7 +44,7 @@ def _data() -> Mapping[str, Any]:
 
 @lru_cache(maxsize=1024)
 def machine(name: str) -> Machine:
-    """Returns the machine type with a name. An unknown name has no sizes."""
+    """Returns the machine type with the given name. The sizes of an unknown machine type are None."""
     named = _data()["cloudml"].get(name, {})
     behind = named.get("machine", name)
     sized = _SIZED.fullmatch(behind)
@@ -57,7 +57,7 @@ def machine(name: str) -> Machine:
 
 
 def same_machine(one: str, other: str) -> bool:
-    """Returns whether two names mean the same machine type: `complex_model_m` is `n1-highcpu-16`."""
+    """Returns whether two names mean the same machine type, such as `complex_model_m` and `n1-highcpu-16`."""
     return machine(one).machine == machine(other).machine
 
 
@@ -74,10 +74,7 @@ def accelerators() -> Mapping[str, Mapping[str, Any]]:
 
 
 def machine_with(accelerator: str, count: int) -> str | None:
-    """Returns the machine type that has `count` GPUs of this kind built in.
-
-    Returns None if there is no such machine type.
-    """
+    """Returns the machine type with `count` built-in GPUs of the kind `accelerator`, or None if there is none."""
     found: str | None = _data()["machines_with"].get(accelerator, {}).get(str(count))
     return found
 
@@ -95,7 +92,7 @@ def accelerator_for(gpu_model: str | None, gpu_memory_gb: float | None) -> str |
 
 
 def with_machine_sizes(topology: Topology) -> Topology:
-    """Returns the topology with the sizes of its machine types in pools that do not set them."""
+    """Returns the topology with the sizes of machine types filled in where pools do not set them."""
     pools = [_with_machine_size(pool) if pool.machine is not None else pool for pool in topology.pools]
     return topology.model_copy(update={"pools": tuple(pools)}) if pools != list(topology.pools) else topology
 
@@ -113,8 +110,8 @@ def _with_machine_size(pool: Pool) -> Pool:
 def with_machine(topology: Topology, positions: Collection[int], name: str) -> Topology:
     """Returns the topology with the given pools changed to a machine type and its sizes.
 
-    Only roles that use GPUs get the GPUs of the type. A type without GPUs removes the GPUs of the previous type, but no
-    other GPUs.
+    Only pools whose roles use GPUs get the GPUs of the machine type. If the type has no GPUs, the GPUs of a pool's
+    previous machine type are removed. GPUs that do not match the previous type are kept.
     """
     after = topology
     for position in positions:

@@ -27,10 +27,10 @@ def _whole_where_possible(number: float) -> float | int:
 
 
 Text = Annotated[str, WithJsonSchema({"type": ["string", "number", "boolean"]})]
-"""Text that a file may also contain as a number or boolean without quotes, which is kept as written."""
+"""A string. A file may contain it without quotes as a number or boolean, which is then kept as written."""
 
 Amount = Annotated[float, PlainSerializer(_whole_where_possible, return_type=float | int)]
-"""A number that is written back without a needless `.0`."""
+"""A number that is written to a file without `.0` if it is whole."""
 
 
 class Role(StrEnum):

@@ -16,7 +16,7 @@ from torchyard_core.yaml_io.parser import ParsedYaml, parse_yaml
 
 
 def apply_overrides(topology: Topology, settings: Sequence[str]) -> Topology:
-    """Returns the topology with each `path=value` set; pools are identified by name.
+    """Returns the topology with each `path=value` applied. Paths identify pools by name.
 
     Raises UsageError for an invalid path or value.
     """
@@ -63,12 +63,12 @@ def _place(data: dict[str, Any], path: str, setting: str) -> Place:
     place: Place = ()
     rest = path
     while rest:
-        around = type_at(Topology, place)
+        around, typed = type_at(Topology, place), path[: len(path) - len(rest)].rstrip(".")
         if isinstance(around, type) and issubclass(around, BaseModel):
             step, _, rest = rest.partition(".")
             if step not in around.model_fields:
                 hint = did_you_mean(step, around.model_fields) or f"; known here: {', '.join(around.model_fields)}"
-                raise _refused(setting, f"there is no `{step}`{_in(place)}{hint}")
+                raise _refused(setting, f"there is no `{step}`{f' in `{typed}`' if typed else ''}{hint}")
             place = (*place, step)
         elif get_origin(around) is tuple:
             position, rest = _item(data, place, rest, setting)
@@ -83,14 +83,10 @@ def _place(data: dict[str, Any], path: str, setting: str) -> Place:
     return place
 
 
-def _in(place: Place) -> str:
-    return f" in `{'.'.join(str(step) for step in place)}`" if place else ""
-
-
 def _item(data: dict[str, Any], place: Place, rest: str, setting: str) -> tuple[int, str]:
-    """Returns the position of an entry, given by its name or its number from 0, and the rest of the path.
+    """Resolves the first entry of the path `rest`, given by its name or by its number from 0.
 
-    Raises UsageError if there is no such entry.
+    Returns the entry's position, and the rest of the path. Raises UsageError if there is no such entry.
     """
     items: Any = data
     for step in place:

@@ -25,7 +25,7 @@ class Replica:
 def replicas_of(topology: Topology) -> tuple[Replica, ...]:
     """Returns all replicas, ordered by role: chief, workers, servers, reducers, evaluators.
 
-    Within a role, they are in the order of the pools.
+    Within a role, replicas are in the order of the pools.
     """
     return tuple(
         Replica(role, index, pool, pool_index)

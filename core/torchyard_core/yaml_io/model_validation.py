@@ -25,12 +25,12 @@ Model = TypeVar("Model", bound=BaseModel)
 def validate(
     model: type[Model], data: Any, written: Mapping[Place, str], line: LineOf, column: LineOf = no_lines
 ) -> tuple[Model | None, list[Problem]]:
-    """Returns the data as an instance of the model, or None and the problems of the data.
+    """Returns the data as an instance of the model, or None together with the problems of the data.
 
     Text may be written as a bare number (`args: [--epochs, 2]`). An optional key without a value is treated as absent.
 
     Args:
-        column: Returns the column of a location, for problems that name it.
+        column: Returns the column of a location, for problems with a column. By default, problems have none.
     """
     result = _attempt(model, data)
     if isinstance(result, list) and (normalized := _normalized(model, data, result, written)) is not None:
@@ -61,7 +61,7 @@ def without_unknown_keys(model: type[BaseModel], data: Any) -> Any:
 
 
 def _is_misspelled(error: ErrorDetails, unknown: Sequence[tuple[Place, str]]) -> bool:
-    """Returns whether a missing key is probably misspelled, judging by the unknown keys, given as (block, message)."""
+    """Returns whether a missing key is probably only misspelled. `unknown` has (block, message) of each unknown key."""
     place = _place(error)
     return error["type"] == "missing" and any(
         block == place[:-1] and f"did you mean `{place[-1]}`" in message for block, message in unknown
@@ -79,7 +79,10 @@ def _attempt(model: type[Model], data: Any) -> Model | list[ErrorDetails]:
 def _normalized(
     model: type[BaseModel], data: Any, errors: list[ErrorDetails], written: Mapping[Place, str]
 ) -> Any | None:
-    """Returns the data with corrected notation, for example numbers as text, or None if there is nothing to correct."""
+    """Makes unquoted scalars text where text is required, and removes optional keys without a value.
+
+    Returns the corrected copy of the data, or None if there is nothing to correct.
+    """
     normalized = None
     for error in errors:
         place = _place(error)
@@ -228,7 +231,7 @@ def _bound(model: type[BaseModel], place: Place, error: ErrorDetails) -> str:
     field = _fields_around(model, place).get(str(place[-1]))
     least: object = None
     most: object = None
-    for bound in field.metadata if field is not None else []:
+    for bound in _bounds(field) if field is not None else ():
         if isinstance(bound, Ge):
             least = bound.ge
         elif isinstance(bound, Le):
@@ -242,6 +245,13 @@ def _bound(model: type[BaseModel], place: Place, error: ErrorDetails) -> str:
     if least is not None and most is not None:
         return f" from {least} to {most}"
     return f" of at least {least}" if least is not None else f" of at most {most}" if most is not None else ""
+
+
+def _bounds(field: FieldInfo) -> Iterator[object]:
+    """Yields the limits of a field. For an optional field, pydantic stores the limits in the field's annotation."""
+    yield from field.metadata
+    for about in getattr(_without_none(field.annotation), "__metadata__", ()):
+        yield from about.metadata if isinstance(about, FieldInfo) else (about,)
 
 
 def _without_none(annotation: Any) -> Any:

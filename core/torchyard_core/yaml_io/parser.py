@@ -49,7 +49,7 @@ class Span:
     flow: bool = False
     """Whether the value is in flow style (brackets) rather than block style."""
     exact: bool = True
-    """Whether `end` is exact. The parser extends a block up to the next value, comments included."""
+    """Whether `end` is exact. The parser places the end of a block at the next value, after any comments."""
 
 
 @dataclass
@@ -143,7 +143,7 @@ class _Composer:
             raise self._stop(line, f"the document expands to more than {MAX_VALUES} values.")
 
     def _next_place(self, line: int) -> Place:
-        """Returns the location of the next value. Raises FileProblem for a list or mapping as a key."""
+        """Returns the location of the next value. Raises FileProblem if a list or mapping is used as a key."""
         if not self._open:
             return ()
         parent = self._open[-1]
@@ -272,7 +272,7 @@ def plain_value(text: str) -> Any:
 def shown(place: Place, data: Any = None) -> str:
     """Formats a location in the syntax of `run --set`: `pools.workers.replicas`.
 
-    Pools are named if `data` has their names.
+    A pool is shown by its name if `data` contains the name, otherwise by its position.
     """
     return ".".join(_steps(place, data))
 

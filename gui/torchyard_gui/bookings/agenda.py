@@ -19,7 +19,9 @@ Index = QModelIndex | QPersistentModelIndex
 
 
 class Agenda(QTableView):
-    """Table of bookings. Enter or a double click on a row emits `activated_` with the booking's ID."""
+    """Table of bookings. Selecting a row emits `chosen`, and Enter or a double click emits `activated_`, each with the
+    booking's ID.
+    """
 
     chosen = Signal(str)
     activated_ = Signal(str)
@@ -28,7 +30,7 @@ class Agenda(QTableView):
         super().__init__(parent)
         self.rows_ = _Rows(self)
         self._is_chosen_by_user = True
-        """False while the program changes the current row, which must not open the details."""
+        """False while the program changes the current row. Such a change must not open the booking's details."""
         self.setModel(self.rows_)
         prepare_rows(self, self.tr("Agenda"))
         self.setWordWrap(False)
@@ -60,6 +62,7 @@ class Agenda(QTableView):
             and booking.until.timestamp() > since
             and lanes.intersection(booking.gpus)
         ]
+        shown.sort(key=lambda booking: (booking.start, booking.until, booking.id))
         current = self.rows_.id_at(self.currentIndex().row())
         self._is_chosen_by_user = False
         self.rows_.take(shown, seen, picture)
@@ -70,7 +73,7 @@ class Agenda(QTableView):
 
     def focusInEvent(self, event: QFocusEvent) -> None:
         self._is_chosen_by_user = False
-        super().focusInEvent(event)  # If there were no current row, Qt would make the first row the current one.
+        super().focusInEvent(event)  # Without a current row, Qt makes the first row current, unasked by the user.
         self._is_chosen_by_user = True
 
     def _moved(self, current: QModelIndex, before: QModelIndex) -> None:
@@ -89,6 +92,9 @@ class _Rows(QAbstractTableModel):
     def take(self, bookings: list[Booking], seen: CalendarState, picture: DisplayList) -> None:
         now = picture.now
         self.beginResetModel()
+        has_nodes = any(slot.node for slot in seen.slots)
+        gpus = self.tr("GPUs and nodes") if has_nodes else self.tr("GPUs")
+        self._heads = (*self._heads[:3], gpus, *self._heads[4:])
         self._bookings = bookings
         self._texts = [
             (

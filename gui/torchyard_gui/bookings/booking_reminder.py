@@ -1,4 +1,4 @@
-"""A reminder above every page that a booking ends soon, with a button to extend the booking if possible."""
+"""A reminder that a booking ends soon, shown above every page. A button extends the booking if that is possible."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LOOK_MS = 15_000
 
 
 class BookingReminder(QObject):
-    """Shows a reminder while one of the user's bookings is in use and about to end, until the user dismisses it."""
+    """Reminds the user that a booking which is in use ends soon. The user can dismiss the reminder."""
 
     def __init__(
         self,
@@ -54,8 +54,8 @@ class BookingReminder(QObject):
         model.changed.connect(self.refresh)
 
     def refresh(self) -> None:
-        """Shows the reminder for the booking that ends first, unless it was dismissed. If none is due, the bar is
-        hidden.
+        """Shows the reminder for the booking that ends first, unless the user has dismissed it. Hides the bar if no
+        reminder is due.
         """
         model = self._model
         seen = model.seen
@@ -73,7 +73,7 @@ class BookingReminder(QObject):
             self.bar.reword(self._sentence(soon))
 
     def stop(self) -> None:
-        """Stops the updates; called when the window closes."""
+        """Stops updating the reminder; called when the window closes."""
         self._clock.stop()
         self._model.changed.disconnect(self.refresh)
 
@@ -143,9 +143,9 @@ STEP = timedelta(minutes=15)
 class Reminder:
     """A booking that ends soon.
 
-    `follower` is the next booking on one of the same GPUs if that booking starts less than an hour later. `longer` is
-    the time by which the booking can be extended: an hour, or less if the follower begins earlier, in whole quarters of
-    an hour.
+    `follower` is the next booking of one of the same GPUs if it starts less than an hour after this booking ends, and
+    otherwise None. `longer` is the time by which this booking can be extended: an hour or, if there is a follower, the
+    time until the follower begins, rounded down to a multiple of 15 minutes.
     """
 
     booking: Booking
@@ -154,14 +154,14 @@ class Reminder:
 
     @property
     def key(self) -> tuple[str, datetime]:
-        """Identifies the reminder. When the user dismisses a reminder, it is not shown again."""
+        """Identifies the reminder. Once a reminder has been dismissed, no reminder with the same key is shown."""
         return self.booking.id, self.booking.end
 
 
 def reminders(
     bookings: Collection[Booking], person: str, now: datetime, in_use: Collection[str], with_run: Collection[str]
 ) -> tuple[Reminder, ...]:
-    """Returns a user's reminders that are due, sorted by the end of the booking.
+    """Returns the user's reminders that are due, in the order in which the bookings end.
 
     Args:
         in_use: IDs of the slots in use.

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from PySide6.QtCore import QObject, Signal
 
 from torchyard_core.app.book_gpus import BookGpus
 from torchyard_core.booking.errors import StoreUnavailable
-from torchyard_core.booking.model import Booking, Draft
+from torchyard_core.booking.model import Booking, Draft, is_of_cluster
 from torchyard_core.booking.search.slot_search import Fit, Wish
 from torchyard_core.booking.slots import format_slots
 from torchyard_core.errors import TorchyardError
@@ -28,11 +28,15 @@ from torchyard_gui.bookings.undo import (
 )
 from torchyard_gui.bridge.bookings_model import BookingsModel
 
+if TYPE_CHECKING:
+    from torchyard_core.booking.store import BookingStore
+
+Result = TypeVar("Result")
 HOUR = timedelta(hours=1)
 
 
 class BookingCommands(QObject):
-    """Runs each change on a background thread.
+    """Makes changes to bookings, each on a background thread.
 
     The signals `undoable`, `redoable` and `succeeded` are emitted with a message for the user, and `failed` with an
     error.
@@ -44,8 +48,12 @@ class BookingCommands(QObject):
     """Emitted with the description of an undone change that `redo` can make again."""
     succeeded = Signal(str)
     failed = Signal(object)
+    working = Signal(str)
+    """Emitted with a message for the user before a change that also changes a reservation in Slurm, which is slow."""
     done = Signal(str)
     """Emitted with the ID of a booking that was created or changed; for several bookings, with the ID of the first."""
+    made = Signal(object)
+    """Emitted with a booking that was created or changed, after the message for the user has been emitted."""
     history_changed = Signal()
 
     def __init__(self, model: BookingsModel, parent: QObject):
@@ -53,20 +61,35 @@ class BookingCommands(QObject):
         self.model = model
         self.history = ChangeHistory()
         self._waiting: deque[bool] = deque()
-        """Requested undos (True) and redos (False). They are processed one after another."""
+        """Pending requests to undo (True) or redo (False). They are processed one after another."""
         self._is_busy = False
 
     def draft(self, gpus: Sequence[str], start: float, end: float, title: str = "") -> Draft:
-        """Returns a draft whose owner is the user."""
+        """Returns a draft of a booking for the user. Without `title`, the draft has the default title."""
         return Draft(title or self.title, tuple(gpus), utc(start), utc(end), self.model.seen.zone)
 
     @property
     def title(self) -> str:
-        """Returns the title that a new booking has by default."""
+        """The title that a new booking has by default."""
         return self.tr("Reserved")
 
     def book(self, draft: Draft) -> None:
-        self.model.act(lambda store: BookGpus(store).book(draft).booked, self.booked, self.failed.emit, self)
+        self._act(lambda store: BookGpus(store).book(draft).booked, self.booked, draft.gpus)
+
+    def _act(
+        self,
+        deed: Callable[[BookingStore], Result],
+        done: Callable[[Result], None],
+        gpus: Iterable[str],
+        failed: Callable[[TorchyardError], None] | None = None,
+    ) -> None:
+        """Changes bookings of the given GPUs or nodes. For nodes, emits `working` first, because changing their
+        reservation in Slurm takes time.
+        """
+        nodes = [gpu for gpu in gpus if is_of_cluster(gpu)]
+        if nodes:
+            self.working.emit(self.tr("Changing the reservation in Slurm …"))
+        self.model.act(deed, done, failed or self.failed.emit, self, nodes)
 
     def book_fit(self, fit: Fit, title: str) -> None:
         self.book(Draft(title.strip() or self.title, fit.gpus, fit.start, fit.end, self.model.seen.zone))
@@ -79,10 +102,11 @@ class BookingCommands(QObject):
             self.undoable.emit(self.tr("{count} bookings of “{title}” made").format(count=len(new), title=first.title))
         else:
             self.undoable.emit(self.tr("Booked: {what}").format(what=self._summary(first)))
+        self.made.emit(first)
         self.done.emit(first.id)
 
     def change(self, booking: Booking, gpus: Sequence[str], start: float, end: float) -> None:
-        """Changes the GPUs or times of a booking. Only values that differ are sent to the store.
+        """Changes the GPUs or times of a booking. Only changed values are sent to the store.
 
         The store refuses a booking that has been changed since it was loaded.
         """
@@ -91,16 +115,16 @@ class BookingCommands(QObject):
             "start": utc(start) if start != booking.start.timestamp() else None,
             "end": utc(end) if end != booking.end.timestamp() else None,
         }
-        self.model.act(
+        self._act(
             lambda store: store.change(booking.id, **changes, expected=booking),
             lambda after: self.changed(after, booking),
-            self.failed.emit,
-            self,
+            gpus,
         )
 
     def changed(self, after: Booking, before: Booking) -> None:
         self._remember(self.tr("change “{title}”").format(title=before.title), changed([before], [after]))
         self.undoable.emit(self.tr("Changed: {what}").format(what=self._summary(after)))
+        self.made.emit(after)
         self.done.emit(after.id)
 
     def series_changed(self, after: Sequence[Booking], before: Sequence[Booking]) -> None:
@@ -132,7 +156,7 @@ class BookingCommands(QObject):
             text = self.tr("Released: {what}") if running else self.tr("Cancelled: {what}")
             self.undoable.emit(text.format(what=self._summary(booking)))
 
-        self.model.act(lambda store: store.cancel(booking.id), gone, self.failed.emit, self)
+        self._act(lambda store: store.cancel(booking.id), gone, booking.gpus)
 
     def cancel_series(self, booking: Booking, since: datetime | None = None) -> None:
         """Cancels the bookings of a series that have not begun.
@@ -154,19 +178,19 @@ class BookingCommands(QObject):
                 text.format(count=len(cancelled), title=booking.title)
             )
 
-        self.model.act(lambda store: store.cancel_series(series, since), gone, self.failed.emit, self)
+        self._act(lambda store: store.cancel_series(series, since), gone, booking.gpus)
 
     def forget(self) -> None:
         """Forgets all changes. Called when another calendar is opened."""
         self._waiting.clear()
-        self.history = ChangeHistory()  # An undo or redo in progress belongs to the old calendar's history.
+        self.history = ChangeHistory()  # A new object, because an undo or redo in progress still uses the old one.
         self.history_changed.emit()
 
     def undo(self) -> None:
         """Undoes the user's last change that has not been undone.
 
-        If a booking was changed in the meantime, or if the store refuses, the booking stays as it is, and the change
-        can no longer be undone. If the calendar is unreachable, the change can be undone later.
+        If a booking was changed in the meantime, or if the store refuses the change, the booking stays as it is and the
+        change can no longer be undone. If the calendar is unreachable, the change can be undone later.
         """
         self._step(undoes=True)
 
@@ -213,7 +237,8 @@ class BookingCommands(QObject):
             self._next_step()
 
         wanted = change.reverted if undoes else change
-        self.model.act(lambda store: history.apply(store, wanted), stepped, failed, self)
+        gpus = [gpu for one in wanted.bookings for gpu in one.either.gpus]
+        self._act(lambda store: history.apply(store, wanted), stepped, gpus, failed)
 
     def wait(self, wish: Wish, title: str) -> None:
         """Adds a request to the waitlist."""
@@ -236,7 +261,7 @@ class BookingCommands(QObject):
     def _summary(self, booking: Booking) -> str:
         seen = self.model.seen
         when = labels.time_span(booking.start, booking.end, seen.zone, self.model.now, is_inside=True)
-        return f"{format_slots(booking.gpus, seen.slots)}, {when}"
+        return f"{format_slots(booking.gpus, self.model.slots)}, {when}"
 
     def _remember(self, what: str, bookings: tuple[BookingChange, ...]) -> None:
         self.history.add(CalendarChange(what, bookings))

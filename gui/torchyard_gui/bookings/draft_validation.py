@@ -34,9 +34,9 @@ class LoadedCalendar:
 
     @cached_property
     def live_on(self) -> Mapping[str, Sequence[Booking]]:
-        """Returns the live bookings by GPU.
+        """The live bookings of each GPU.
 
-        The mapping is computed on first access, because only a few calendar updates are followed by a drag.
+        The mapping is computed on first access, because most calendar updates are not followed by a drag.
         """
         found: dict[str, list[Booking]] = {}
         for booking in self.bookings:
@@ -47,9 +47,9 @@ class LoadedCalendar:
 
 
 def find_loaded_refusal(known: LoadedCalendar, draft: Draft, of: Booking | None = None) -> Refused | None:
-    """Returns why `draft` cannot be booked, or why the booking `of` cannot be changed to it.
+    """Returns why `draft` cannot be booked or, if `of` is given, why the booking `of` cannot be changed to `draft`.
 
-    None means that no reason is known.
+    Returns None if no reason is known.
     """
     if known.away:
         return Refused(known.away, code="store_away")

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from torchyard_core.booking.model import Booking, Slot
-from torchyard_gui.bookings.calendar.lanes import short_model
+from torchyard_gui.bookings.calendar.lanes import gpu_model
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Filter:
         return tuple(
             slot
             for slot in slots
-            if (not self.hosts or slot.host in self.hosts) and (not self.models or short_model(slot) in self.models)
+            if (not self.hosts or slot.host in self.hosts) and (not self.models or gpu_model(slot) in self.models)
         )
 
     def matches(self, booking: Booking) -> bool:

@@ -17,7 +17,7 @@ translate = labels.translate
 
 @dataclass(frozen=True)
 class HistoryView:
-    """The slots, the user, the time zone and the current time that are needed to describe a history."""
+    """The slots, user, time zone and current time that are needed to describe the history of a booking."""
 
     slots: Sequence[Slot]
     me: str
@@ -33,8 +33,10 @@ def change_headline(change: Change, view: HistoryView) -> str:
         "deleted": translate("Bookings", "{who} deleted it"),
     }
     who = labels.owner_name(change.person, view.me) if change.person else translate("Bookings", "Another program")
+    if change.cluster:
+        who = translate("Bookings", "Slurm")
     if change.desktop:
-        who = f"{who} ({change.desktop})"
+        who = f"{who} ({change.cluster or change.desktop})"
     return f"{labels.moment_text(change.at, view.zone, view.now)} · {texts[change.kind].format(who=who)}"
 
 
@@ -57,7 +59,7 @@ def _line(one: FieldChange, view: HistoryView) -> str:
     before, after = _value(one.field, one.before, view), _value(one.field, one.after, view)
     if before == after:
         return ""
-    name = _names()[one.field]
+    name = translate("Bookings", "Nodes") if one.is_of_nodes else _names()[one.field]
     if not before:
         return f"{name}: {after}"
     return f"{name}: {before} → {after or translate('Bookings', 'none')}"

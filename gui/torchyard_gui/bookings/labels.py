@@ -52,17 +52,17 @@ def end_text(booking: Booking, zone: str) -> str:
     """Returns the end of a booking as `to 18:00`, with the day if it differs from the day of the start."""
     until = booking.until
     words = clock(until, zone)
-    # If the end is at midnight, it counts as part of the previous day.
+    # An end at midnight counts as part of the previous day.
     if local_day(booking.start, zone) != local_day(until - timedelta(seconds=1), zone):
         words = f"{day_name(local_day(until, zone), 'ddd')} {words}"
     return translate("Bookings", "to {time}").format(time=words)
 
 
 def time_span(start: datetime, end: datetime, zone: str, now: datetime, *, is_inside: bool = False) -> str:
-    """Returns `Today 18:00 – 24:00` or `Thu 26 Nov 12:00 – Fri 27 Nov 18:00`; with `is_inside`, `today 18:00 – 24:00`.
+    """Returns a period as text, such as `Today 18:00 – 24:00` or `Thu 26 Nov 12:00 – Fri 27 Nov 18:00`.
 
     Args:
-        is_inside: Whether other words of the sentence precede the text.
+        is_inside: Whether the text follows other words in a sentence. If so, it begins with `today` instead of `Today`.
     """
     first, last = local_day(start, zone), local_day(end, zone)
     begins, finishes = clock(start, zone), clock(end, zone)
@@ -75,12 +75,12 @@ def time_span(start: datetime, end: datetime, zone: str, now: datetime, *, is_in
 
 
 def moment_text(moment: datetime, zone: str, now: datetime, *, is_inside: bool = False) -> str:
-    """Returns `Today 18:00` or `Thu 26 Nov 12:00`; with `is_inside`, `today 18:00`."""
+    """Returns a time as text, such as `Today 18:00` or `Thu 26 Nov 12:00`. With `is_inside`, `today` is lower case."""
     return f"{day_word(local_day(moment, zone), zone, now, is_inside=is_inside)} {clock(moment, zone)}"
 
 
 def day_word(day: date, zone: str, now: datetime, *, is_inside: bool = False) -> str:
-    """Returns Yesterday, Today, Tomorrow, or a date such as `Thu 26 Nov`; with `is_inside`, the words in lower case."""
+    """Returns Yesterday, Today, Tomorrow, or a date such as `Thu 26 Nov`. With `is_inside`, words are in lower case."""
     days = (day - local_day(now, zone)).days
     if days == -1:
         return translate("Bookings", "yesterday") if is_inside else translate("Bookings", "Yesterday")
@@ -92,14 +92,14 @@ def day_word(day: date, zone: str, now: datetime, *, is_inside: bool = False) ->
 
 
 def duration_text(seconds: float) -> str:
-    """Returns `6 h`, `45 min` or `2 days 4 h`."""
+    """Returns a duration as text, such as `6 h`, `45 min` or `2 days 4 h`."""
     minutes = round(seconds / 60)
     if minutes < 60:
         return translate("Bookings", "{count} min").format(count=minutes)
     hours, rest = divmod(minutes, 60)
     if hours >= 48:
         days, hours = divmod(hours, 24)
-        words = translate("Bookings", "{count} days").format(count=days)  # There are at least two days.
+        words = translate("Bookings", "{count} days").format(count=days)  # Always plural: there are at least two days.
         return words + (" " + translate("Bookings", "{count} h").format(count=hours) if hours else "")
     words = translate("Bookings", "{count} h").format(count=hours)
     return words + (" " + translate("Bookings", "{count} min").format(count=rest) if rest else "")
@@ -111,7 +111,7 @@ def core_count(count: int) -> str:
 
 
 def slots_count(gpus: Iterable[str]) -> str:
-    """Returns the number of GPUs, such as `4 GPUs`; CPU slots are counted separately."""
+    """Returns the number of GPUs, such as `4 GPUs`. CPU slots are counted separately."""
     ids = list(gpus)
     cpus = sum(one.endswith(":cpu") for one in ids)
     nodes = sum(map(is_of_cluster, ids))
@@ -134,7 +134,9 @@ def slots_count(gpus: Iterable[str]) -> str:
 
 
 def state_text(booking: Booking, now: datetime) -> str:
-    """Returns the current state of a booking. A booking that holds its GPUs is booked, running or ended."""
+    """Returns the state of a booking as text. A booking that was neither cancelled nor released is booked, running or
+    ended, depending on the time.
+    """
     if not booking.state.is_live:
         return state_name(booking.state)
     if booking.end <= now:
@@ -156,7 +158,9 @@ def state_name(state: State) -> str:
 
 
 def unavailable_text(seen: CalendarState, now: datetime) -> str:
-    """Returns a text that says why nothing can be booked, and how old the shown calendar is if one has been loaded."""
+    """Returns a text that says why nothing can be booked and, if a calendar has been loaded, how old the shown calendar
+    is.
+    """
     if seen.as_of is None:
         return translate("Bookings", "The calendar is unreachable and was never loaded here. Nothing can be booked.")
     when = clock(seen.as_of, seen.zone)

@@ -40,7 +40,7 @@ class Legend(QFrame):
 
 
 class _Key(QWidget):
-    """The entries of the legend: owners with their colours, and then the marks for GPU use.
+    """Widget that paints the entries of the legend: the owners with their colours, then the marks for GPU use.
 
     Entries that do not fit are left out.
     """

@@ -12,7 +12,7 @@ from torchyard_gui.widgets.page_actions import PageActions
 
 
 class BookingActions(PageActions):
-    """QActions for the menus and buttons of the page. The page connects them."""
+    """QActions for the menus and buttons of the page. The page connects the actions to its methods."""
 
     def __init__(self, parent: QObject):
         super().__init__(parent)
@@ -72,8 +72,8 @@ class BookingActions(PageActions):
     ) -> None:
         """Enables or disables the actions for the selected booking and the state of the calendar.
 
-        `undoes` describes the change that Undo would revert, and `redoes` the change that Redo would make again. They
-        are "" if there is no such change.
+        `undoes` describes the change that Undo would revert, and `redoes` the change that Redo would make again. Each
+        is "" if there is no such change.
         """
         can = can_change and seen.is_live
         for action in (self.edit, self.extend, self.shorten, self.release):

@@ -1,8 +1,10 @@
-"""Messages of the Bookings page: results, refusals, whether the calendar is reachable, and where it is stored."""
+"""Messages of the Bookings page: results of commands, refusals, whether the calendar is reachable, and where it is
+stored.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from PySide6.QtCore import QObject
 from PySide6.QtGui import QAction
@@ -16,6 +18,9 @@ from torchyard_gui.widgets import NoticeBar, Toast
 from torchyard_gui.widgets.next_steps import as_sentence
 from torchyard_gui.widgets.screen_reader import announce
 
+PROGRESS_MS = 120_000
+"""Maximum time in milliseconds for which the message about a change in progress is shown."""
+
 
 class Notifications(QObject):
     """Shows messages and announces them to screen readers."""
@@ -28,26 +33,56 @@ class Notifications(QObject):
         self.toast = Toast(page)
         self._page = page
         self._is_away = False
+        self._is_working = False
         self._silent: dict[str, str] = {}
-        """The error of each cluster that does not answer, for which a notice has been shown."""
+        """The error messages last passed to `show_clusters`, by cluster. They are not shown again until they change."""
 
     def show_success(self, text: str, action: QAction | None = None) -> None:
         """Shows the result of a command. If `action` is given, the message has a button for it, such as Undo."""
+        self._is_working = False
         self.toast.say(text, action=action)
         if not self._is_away:
             self.notice.clear()
 
+    def show_progress(self, text: str) -> None:
+        """Shows that a change is in progress, until its result is shown."""
+        self.toast.say(text, PROGRESS_MS)
+        self._is_working = True
+
+    def _end_progress(self) -> None:
+        if self._is_working:
+            self._is_working = False
+            self.toast.hide()
+
+    def show_not_mirrored(self, error: TorchyardError) -> None:
+        """Shows why a change of a booking has not reached Slurm yet, with buttons for the next steps of `error`."""
+        if error.code == "cluster_not_in_fleet":
+            self.notice.show_error(error, kind="warn", text=labels.error_text(error, has_buttons=True))
+            return
+        why = as_sentence(error.message, error.advice, has_buttons=True)
+        text = self.tr("The reservation in Slurm was not changed yet; this is tried again once a minute. {why}")
+        self.notice.show_error(error, kind="warn", text=text.format(why=why))
+
+    def show_deleted_in_slurm(self, titles: Sequence[str]) -> None:
+        """Shows that bookings have ended because their reservations were deleted in Slurm."""
+        if len(titles) == 1:
+            text = self.tr("“{title}” is no longer booked: its reservation was deleted in Slurm.")
+        else:
+            text = self.tr("{titles} are no longer booked: their reservations were deleted in Slurm.")
+        self.notice.show_notice("warn", text.format(title=titles[0], titles=", ".join(f"“{one}”" for one in titles)))
+
     def show_refusal(self, text: str) -> None:
-        self.notice.clear()  # The notice is cleared first, so that the same refusal is announced again.
+        self.notice.clear()  # Otherwise, screen readers would not announce a refusal with the same text again.
         self.notice.show_notice("warn", text)
 
     def show_error(self, error: TorchyardError) -> None:
         """Shows an error with buttons for its next steps."""
+        self._end_progress()
         self.notice.clear()
         self.notice.show_error(error, kind="warn", text=labels.error_text(error, has_buttons=True))
 
     def show_settled(self, freed: int, served: int) -> None:
-        """Shows how many bookings were released as idle, and how many requests of the waitlist got a booking."""
+        """Shows how many idle bookings were released, and how many requests on the waitlist were booked."""
         parts = []
         if freed:
             idle = self.tr("{count} idle bookings were released.")
@@ -58,7 +93,9 @@ class Notifications(QObject):
         self.notice.show_notice("info", " ".join(parts))
 
     def show_clusters(self, errors: Mapping[str, TorchyardError]) -> None:
-        """Shows which clusters do not answer, so that their jobs and reservations are missing or outdated."""
+        """Shows why the jobs and reservations of a cluster are unknown. If several clusters have errors, only the first
+        error is shown. Without errors, the notice is removed.
+        """
         messages = {name: error.message for name, error in errors.items()}
         if messages == self._silent:
             return
@@ -74,12 +111,12 @@ class Notifications(QObject):
         self.notice.show_error(error, kind="warn", text=text.format(cluster=name, why=why))
 
     def repeat_clusters(self) -> None:
-        """Lets the next call of `show_clusters` repeat a notice that the user has dismissed."""
+        """Makes the next `show_clusters` show its notice again, even if the user has dismissed the notice."""
         self._silent = {}
 
     def show_calendar_source(self, away: str) -> None:
-        """Shows where the calendar is stored; if `away` is given, also shows a notice with `away` as the reason why
-        nothing can be booked.
+        """Shows where the calendar is stored. If `away` is not empty, it is the reason why nothing can be booked, and
+        is also shown as a notice.
         """
         seen = self.model.seen
         if away:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from PySide6.QtCore import QPoint, Qt, QTimer, Signal
 from PySide6.QtGui import QAction, QGuiApplication, QHideEvent, QKeyEvent, QResizeEvent, QShowEvent
@@ -14,10 +14,12 @@ from PySide6.QtWidgets import QDialog, QWidget
 
 from torchyard_core.booking.model import Booking, Draft, is_of_cluster
 from torchyard_core.booking.search.slot_search import Fit
+from torchyard_core.booking.slots import format_slots
 from torchyard_gui.bookings import labels
 from torchyard_gui.bookings.agenda import Agenda
 from torchyard_gui.bookings.calendar.blocks import free_now, is_shown
 from torchyard_gui.bookings.calendar.calendar_view import CalendarView
+from torchyard_gui.bookings.calendar.cluster_stacking import ClusterStacking, Stacked
 from torchyard_gui.bookings.calendar.display_list import DisplayListBuilder
 from torchyard_gui.bookings.calendar.lanes import initially_folded
 from torchyard_gui.bookings.calendar.time_axis import Span, days_of, local_day, stepped, utc
@@ -32,21 +34,24 @@ from torchyard_gui.bookings.menu_actions import BookingActions
 from torchyard_gui.bookings.notifications import Notifications
 from torchyard_gui.bookings.top_bar import TopBar
 from torchyard_gui.bridge.bookings_model import BookingsModel
-from torchyard_gui.bridge.cluster_lanes import ClusterLanes
+from torchyard_gui.bridge.clusters.cluster_lanes import ClusterLanes
 from torchyard_gui.theme.tokens import METRICS
 from torchyard_gui.widgets import EmptyState, NoticeBar
 from torchyard_gui.widgets.layouts import FLUSH, vbox
 
+if TYPE_CHECKING:
+    from torchyard_core.app.cluster_bookings import MirroredChange
+
 TICK_MS = 20_000
-"""Interval in milliseconds between calendar updates, which move the line that marks the current time."""
+"""Interval in milliseconds at which the calendar is redrawn, so that the line at the current time moves."""
 
 
 MOST_NODES = 16
-"""If a cluster has more nodes, they are folded at first."""
+"""A cluster with more nodes than this is folded initially."""
 
 
 class BookingsPage(QWidget):
-    """The Bookings page. It keeps the calendar up to date while it is visible."""
+    """The Bookings page. While the page is visible, it keeps the calendar up to date."""
 
     status_changed = Signal()
     run_wanted = Signal(str)
@@ -65,28 +70,28 @@ class BookingsPage(QWidget):
         self.notice = NoticeBar()
         self.surface = CalendarView()
         self.agenda = Agenda()
-        self.empty = EmptyState(
-            self.tr("No GPUs to book yet"),
-            self.tr("Add hosts on the Fleet page and check them. Each GPU then has a lane here."),
-            icon_name="calendar",
-        )
+        self.empty = EmptyState("", "", icon_name="calendar")
         self.legend = Legend()
         self.drawers = DrawerController(model, self.surface, self.acts, self)
         self.details, self.finder, self.waitlist = self.drawers.details, self.drawers.finder, self.drawers.waitlist
         self.notifications = Notifications(model, self.notice, self.legend, self)
         self.toast = self.notifications.toast
         self.run_on: Callable[[Booking], str] = lambda booking: booking.run_id or ""
-        """Returns the ID of the run that uses a booking, or ""."""
+        """Returns the ID of the run that uses a booking, or "" if there is none."""
+        self.has_live_run: Callable[[Booking], bool] = lambda booking: False
+        """Returns whether a run that has not ended uses a booking."""
         self.span: Span = "week"
         self.day = local_day(model.now, model.seen.zone)
         self.folded: set[str] | None = None
         """Folded hosts; None until the first slots are loaded."""
         self._has_folded = False
-        """Whether `folded` contains the hosts that are folded at first."""
+        """Whether the hosts that are folded initially have been added to `folded`."""
         self._clusters_shown: set[str] = set()
         """The clusters whose nodes have been shown."""
         self._known: LoadedCalendar | None = None
         self._pictures = DisplayListBuilder()
+        self._stacking = ClusterStacking()
+        self._stacked = Stacked(())
         self._selection = ""
         self._wanted = ""
         """The ID of a booking to show once it is loaded."""
@@ -125,7 +130,8 @@ class BookingsPage(QWidget):
     def selected_booking(self) -> Booking | None:
         if not self._selection:
             return None
-        return self.model.booking(self._selection) or self.clusters.booking(self._selection)
+        known = self.model.booking(self._selection) or self.clusters.booking(self._selection)
+        return known or next((one for one in self._stacked.groups if one.id == self._selection), None)
 
     def close_page(self) -> None:
         """Stops the timers and closes the open dialog; called when the window closes."""
@@ -134,11 +140,11 @@ class BookingsPage(QWidget):
         self.dialogs.close()
 
     def book(self) -> None:
-        """Opens the booking dialog. If the keyboard cursor is on free time, its GPUs and times are filled in."""
+        """Opens the booking dialog. If the keyboard cursor is on free time, the dialog starts with the cursor's GPUs
+        and times.
+        """
         cursor = self.surface.cursor_
-        if cursor is not None and not self._are_bookable(self.surface.gpus_of(cursor)):
-            self.notifications.show_refusal(self._of_slurm())
-        elif cursor is not None and self.surface.block_of(cursor) is None:
+        if cursor is not None and self.surface.block_of(cursor) is None:
             self.dialogs.book_at(self.surface.gpus_of(cursor), cursor.start, cursor.end)
         else:
             self.dialogs.book()
@@ -150,7 +156,8 @@ class BookingsPage(QWidget):
     def release_or_cancel(self) -> None:
         """Releases or cancels the selected booking after a confirmation."""
         if (booking := self.selected_booking) is not None:
-            self.dialogs.release_or_cancel(booking, self.surface.booking_tooltip(booking).partition("\n")[2])
+            description = self.surface.booking_tooltip(booking).partition("\n")[2]
+            self.dialogs.release_or_cancel(booking, description, has_run=self.has_live_run(booking))
 
     def cancel_series(self) -> None:
         if (booking := self.selected_booking) is not None and booking.series_id is not None:
@@ -179,7 +186,7 @@ class BookingsPage(QWidget):
             start, end = utc(cursor.start), utc(cursor.end)
         else:
             return
-        QGuiApplication.clipboard().setText(command_for(gpus, start, end, title, seen))
+        QGuiApplication.clipboard().setText(command_for(gpus, start, end, title, replace(seen, slots=self.model.slots)))
         self.toast.say(self.tr("Command copied."))
 
     def find_slot(self) -> None:
@@ -197,7 +204,10 @@ class BookingsPage(QWidget):
         self.dialogs.import_bookings(path)
 
     def go(self, by: int) -> None:
-        """Shows the next or previous days. If today is among them, it becomes the chosen day, except in the agenda."""
+        """Shows the next days (`by` is 1) or the previous days (`by` is -1).
+
+        If today is among these days, today becomes the chosen day, except in the agenda.
+        """
         today = local_day(self.model.now, self.model.seen.zone)
         self.day = stepped(self.span, self.day, by)
         if today in days_of(self.span, self.day) and self.span != "agenda":
@@ -209,7 +219,7 @@ class BookingsPage(QWidget):
         self.show_days()
 
     def show_span(self, span: str) -> None:
-        """Shows the days of a day, week or month, or the agenda.
+        """Shows a day, a week, a month, or the agenda.
 
         If the keyboard cursor is on one of the shown days, that day becomes the chosen day.
         """
@@ -223,7 +233,7 @@ class BookingsPage(QWidget):
     def show_booking(self, booking_id: str) -> None:
         """Selects a booking and shows its day, for links from other pages. The booking may be outside the loaded days.
 
-        If the calendar does not show the booking, a message is shown.
+        If the calendar does not show the booking, for example because it was cancelled, a message says so.
         """
         booking = self.model.booking(booking_id)
         if booking is not None:
@@ -242,7 +252,7 @@ class BookingsPage(QWidget):
         self.refresh()
 
     def select(self, booking_id: str) -> None:
-        """Selects a booking, or no booking for "". Unless a search is open, shows the booking's details."""
+        """Selects a booking and shows its details, unless the drawer to find a slot is open. "" selects no booking."""
         self._selection = booking_id
         if booking_id and booking_id != self._made:
             self._made = ""
@@ -283,7 +293,7 @@ class BookingsPage(QWidget):
         if self._wanted and (wanted := self.model.booking(self._wanted)) is not None:
             self._reveal(wanted)
         if self._made and self.model.booking(self._made) is not None:
-            # A redraw that happened before the calendar was loaded cleared the selection.
+            # The calendar may have been redrawn before the booking was loaded, which has cleared the selection.
             if self.surface.selection != self._made:
                 self.surface.select(self._made)
             self._made = ""
@@ -291,13 +301,33 @@ class BookingsPage(QWidget):
         self.status_changed.emit()
 
     def _clusters_changed(self) -> None:
-        """Shows the lanes of clusters. The nodes of a large cluster are folded at first."""
+        """Shows the lanes of clusters. The nodes of a large cluster are folded initially."""
         for name, found in self.clusters.calendars.items():
             if name not in self._clusters_shown:
                 self._clusters_shown.add(name)
                 if len(found.slots) > MOST_NODES:
                     self.folded = {*(self.folded or ()), name}
         self.refresh()
+
+    def _mirrored(self, change: MirroredChange[object]) -> None:
+        """Shows why a change of a booking has not reached Slurm yet; the window tries again once a minute.
+
+        Also shows which bookings have ended because their Slurm reservations were deleted.
+        """
+        if change.errors:
+            self.notifications.show_not_mirrored(change.errors[0])
+        self._deleted_in_slurm([booking for result in change.mirrored for booking in result.deleted])
+
+    def _deleted_in_slurm(self, bookings: Sequence[Booking]) -> None:
+        """Shows which bookings have ended because their Slurm reservations were deleted, and reloads the calendar."""
+        if bookings:
+            self.notifications.show_deleted_in_slurm([booking.title for booking in bookings])
+            self.model.reload()
+
+    def reload(self) -> None:
+        """Loads the calendar, and the reservations and jobs of clusters."""
+        self.model.reload()
+        self.clusters.read()
 
     def _tick(self) -> None:
         self.refresh()
@@ -306,7 +336,8 @@ class BookingsPage(QWidget):
     def use_changed(self) -> None:
         """Shows the current GPU use if the page is visible.
 
-        Unless a dialog is open, repeats an open search, because it must not offer GPUs that are in use.
+        If the drawer to find a slot is open and no dialog is open, also repeats the search, because the search must
+        not offer GPUs that are in use.
         """
         if self.isVisible():
             self.refresh()
@@ -318,17 +349,21 @@ class BookingsPage(QWidget):
         hosts = self.model.fleet.hosts
         states = {status.name: status.condition.mark for status in hosts}
         states |= {name: self.clusters.mark_of(name) for name in self.clusters.calendars}
-        drawn = self.clusters.merged(seen)
+        merged = self.clusters.merged(seen)
+        self._stacked = self._stacking.of(merged.bookings, seen.zone)
+        drawn = replace(merged, bookings=self._stacked.bookings)
         cores = {status.name: status.facts.cpus for status in hosts if status.facts.cpus}
         used = self.model.unbooked_use
-        picture = self._pictures.of(drawn, now, frozenset(self.folded or ()), self.bar.filter, states, cores, used)
+        picture = self._pictures.of(
+            drawn, now, frozenset(self.folded or ()), self.bar.filter, states, cores, used, self._stacked.bars
+        )
         away = "" if seen.is_live or not self.model.has_loaded else labels.unavailable_text(seen, now)
-        self._known = LoadedCalendar(seen.bookings, seen.slots, seen.rules, seen.person, seen.is_admin, now, away)
+        self._known = LoadedCalendar(seen.bookings, self.model.slots, seen.rules, seen.person, seen.is_admin, now, away)
         picture = replace(picture, notes={**picture.notes, **self.clusters.notes(seen)})
         self.surface.set_picture(picture)
         axis = self.surface.axis
         if self.is_agenda:
-            self.agenda.show_bookings(drawn, picture, axis.starts[0], axis.days[-1].end, self._selection)
+            self.agenda.show_bookings(merged, picture, axis.starts[0], axis.days[-1].end, self._selection)
         self.legend.key.set_persons(tuple({one.owner for one in seen.bookings} | {seen.person} - {""}), seen.person)
         self._show_body(bool(drawn.slots))
         self.notifications.show_calendar_source(away)
@@ -368,31 +403,44 @@ class BookingsPage(QWidget):
         )
         cursor = self.surface.cursor_
         gpus = booking.gpus if booking is not None else self.surface.gpus_of(cursor) if cursor is not None else ()
-        self.acts.copy.setEnabled(bool(gpus) and self._are_bookable(gpus))
+        self.acts.copy.setEnabled(bool(gpus) and not (booking is not None and is_of_cluster(booking.id)))
 
     def refuse(self, gpus: Sequence[str], start: float, end: float, of: Booking | None) -> str:
         """Returns why a change would be refused according to the loaded calendar, or "" if it would be accepted."""
         if self._known is None:
             return ""
-        if not self._are_bookable(gpus):
-            return self._of_slurm()
+        if of is not None and is_of_cluster(of.id):
+            return self.tr("Only Slurm changes its jobs and reservations.")
         title = of.title if of is not None else self.commands.title
         draft = Draft(title, tuple(gpus), utc(start), utc(end), of.zone if of is not None else self.model.seen.zone)
         found = find_loaded_refusal(self._known, draft, of)
-        return labels.error_text(found) if found is not None else ""
+        return labels.error_text(found) if found is not None else self._reserved_text(draft)
 
-    def _are_bookable(self, gpus: Sequence[str]) -> bool:
-        """Returns whether none of the GPUs is a node that is not in the calendar yet."""
-        known = {slot.id for slot in self.model.seen.slots}
-        return all(gpu in known or not is_of_cluster(gpu) for gpu in gpus)
+    def _reserved_text(self, draft: Draft) -> str:
+        """Returns a text about a Slurm reservation for other users that overlaps the draft in nodes and time, or "" if
+        there is none.
+        """
+        seen = self.model.seen
+        found = self.clusters.reservation_at(draft.gpus, draft.interval, seen)
+        if found is None:
+            return ""
+        text = self.tr("{nodes}: {reservation} in Slurm, {time}.")
+        when = labels.time_span(found.start, found.end, seen.zone, self.model.now, is_inside=True)
+        nodes = format_slots([gpu for gpu in found.gpus if gpu in draft.gpus], self.model.slots)
+        return text.format(nodes=nodes, reservation=found.title, time=when)
 
-    def _of_slurm(self) -> str:
-        return self.tr(
-            "Slurm allocates these nodes. The command torchyard book adds nodes of a cluster to the calendar."
-        )
+    def _warn_of_reservation(self, booking: Booking) -> None:
+        """Warns the user if nodes of a new or changed booking are reserved for other users in Slurm."""
+        draft = Draft(booking.title, booking.gpus, booking.start, booking.end, booking.zone)
+        if text := self._reserved_text(draft):
+            self.notifications.show_refusal(text)
 
     def show_fit(self, fit: Fit, number: int) -> None:
-        """Marks the selected slot in the calendar, and scrolls to it."""
+        """Selects a found slot in the calendar and scrolls to it.
+
+        Args:
+            number: Index of the slot among the found slots.
+        """
         if not self.surface.axis.since <= fit.start < self.surface.axis.until:
             self.day = local_day(fit.start, self.model.seen.zone)
             self.show_days()
@@ -452,6 +500,12 @@ class BookingsPage(QWidget):
         self.surface.select(booking_id)
 
     def _show_body(self, has_slots: bool) -> None:
+        if self.model.fleet.inventory.clusters:
+            text = self.tr("Each node of a cluster has a lane here as soon as the cluster answers.")
+            self.empty.set_texts(self.tr("No nodes to book yet"), text)
+        else:
+            text = self.tr("Add hosts on the Fleet page and check them. Each GPU then has a lane here.")
+            self.empty.set_texts(self.tr("No GPUs to book yet"), text)
         self.empty.setVisible(not has_slots and self.model.has_loaded)
         self.surface.setVisible(has_slots and not self.is_agenda)
         self.agenda.setVisible(has_slots and self.is_agenda)
@@ -502,10 +556,14 @@ class BookingsPage(QWidget):
         self.dialogs.closed.connect(lambda: self.surface.set_cursor(None))
         self.dialogs.closed.connect(self.focus_body)
         self.commands.done.connect(self._select_made)
+        self.commands.made.connect(self._warn_of_reservation)
+        self.commands.working.connect(self.notifications.show_progress)
+        self.model.mirrored.connect(self._mirrored)
         self.commands.redoable.connect(lambda text: self.notifications.show_success(text, self.acts.redo))
         self.commands.history_changed.connect(self.enable)
         self.model.changed.connect(self.model_changed)
         self.clusters.changed.connect(self._clusters_changed)
+        self.clusters.deleted.connect(self._deleted_in_slurm)
         self.model.settled.connect(self.notifications.show_settled)
         self.model.use_changed.connect(self.use_changed)
 
@@ -534,7 +592,7 @@ class BookingsPage(QWidget):
                 acts.month: lambda: views.set_value("month"),
                 acts.agenda: lambda: views.set_value("agenda"),
                 acts.fold: self.fold_all,
-                acts.refresh: self.model.reload,
+                acts.refresh: self.reload,
                 acts.waitlist: self.show_waitlist,
                 acts.usage: self.dialogs.usage_report,
                 acts.export: self.dialogs.export,

@@ -23,9 +23,9 @@ TITLE, TITLE_SHORT = 172, 128
 """Minimum width of the title in pixels, in the long and in the short form of the bar."""
 SPACING = 8
 FILTER, FILTER_SHORT = 18, 7
-"""Maximum number of shown characters of the chosen filter, in the long and in the short form of the bar."""
+"""Maximum number of characters on the filter button, in the long and in the short form of the bar."""
 SHORT_BELOW = 1130
-"""Width of the bar in pixels below which it has its short form."""
+"""Width of the bar in pixels below which the bar has its short form."""
 
 
 class TopBar(QFrame):
@@ -120,7 +120,7 @@ class TopBar(QFrame):
     def show_free(self, free: int, all_: int, unknown: Sequence[Slot] = (), *, is_known: bool) -> None:
         """Shows `Free now: 4 of 24 GPUs`, with `?` in place of `4` while the calendar is unreachable.
 
-        `unknown` contains the GPUs whose use is unknown. They count as free unless they are booked.
+        `unknown` contains the GPUs whose use is unknown. These GPUs count as free unless they are booked.
         """
         shown = {"free": free if is_known else "?", "all": all_}
         of_all = self.tr("Free now: {free} of 1 GPU") if all_ == 1 else self.tr("Free now: {free} of {all} GPUs")
@@ -152,7 +152,7 @@ class TopBar(QFrame):
         menu = self.filter_menu if kind != "hosts" or len(values) <= 12 else self.filter_menu.addMenu(title)
         if menu is self.filter_menu:
             menu.addSeparator()
-            menu.addAction(title).setEnabled(False)  # With a style sheet, Qt does not draw the title of a menu section.
+            menu.addAction(title).setEnabled(False)  # Under a style sheet, QMenu.addSection() would draw no title.
         for value in values:
             action = menu.addAction(value)
             action.setCheckable(True)

@@ -32,7 +32,7 @@ class BookingChange:
 
     @property
     def either(self) -> Booking:
-        """The booking after the change or, if there is none, before it."""
+        """The booking after the change or, if `after` is None, the booking before the change."""
         booking = self.after or self.before
         assert booking is not None
         return booking
@@ -44,8 +44,8 @@ class BookingChange:
 
 @dataclass(frozen=True)
 class CalendarChange:
-    """The changes that one user action made to one or more bookings. `what` describes the action, such as `change
-    “digits”`.
+    """The changes that one user action made to one or more bookings. `what` describes the action, for example as
+    `change “digits”`.
     """
 
     what: str
@@ -61,13 +61,13 @@ def made(bookings: Iterable[Booking]) -> tuple[BookingChange, ...]:
 
 
 def changed(before: Sequence[Booking], after: Iterable[Booking]) -> tuple[BookingChange, ...]:
-    """Returns the changes of bookings that kept their IDs."""
+    """Returns one change per booking in `after`. `before` must contain these bookings as they were before."""
     was = {one.id: one for one in before}
     return tuple(BookingChange(was[one.id], one) for one in after)
 
 
 def ended(bookings: Iterable[Booking]) -> tuple[BookingChange, ...]:
-    """Returns the changes of bookings that were released or cancelled."""
+    """Returns a change for each booking that was released or cancelled."""
     return tuple(BookingChange(one, None) for one in bookings)
 
 
@@ -75,14 +75,14 @@ def ended(bookings: Iterable[Booking]) -> tuple[BookingChange, ...]:
 class ChangeHistory:
     """The changes that can be undone and redone, newest last.
 
-    A released booking cannot be made live again: an undo books its GPUs anew, with another ID. Changes keep the ID of
-    the original booking, and `_latest` holds the booking that currently replaces it.
+    A released booking cannot be made live again: an undo makes a new booking of the same GPUs, with another ID. Changes
+    keep the ID of the original booking, and `_latest` holds the booking that currently replaces it.
     """
 
     done: list[CalendarChange] = field(default_factory=list)
     undone: list[CalendarChange] = field(default_factory=list)
     _latest: dict[str, Booking] = field(default_factory=dict)
-    """The last state in which this window left each booking, by the ID of the original booking."""
+    """Each booking as this window last saved it, by the ID of the original booking."""
     _first: dict[str, str] = field(default_factory=dict)
     """The ID of the original booking, by the ID of the booking that replaced it."""
 
@@ -95,7 +95,8 @@ class ChangeHistory:
         self.undone.clear()
 
     def apply(self, store: BookingStore, change: CalendarChange) -> CalendarChange:
-        """Makes a change again, or reverts it if `reverted` is set. Called on a background thread.
+        """Makes the changes of `change` in the store; to undo a change, pass its `reverted`. Called on a background
+        thread.
 
         If another user or program has changed a booking in the meantime, or if the store refuses a booking, that
         booking stays as it is.
@@ -104,13 +105,13 @@ class ChangeHistory:
             The part of the change that was made.
 
         Raises:
-            Refused: No booking was changed. The message is the first reason.
-            PartlyRefused: Some bookings were changed.
+            Refused: No booking was changed. The message is the reason for the first refusal.
+            PartlyRefused: Only some of the bookings were changed.
         """
         applied: list[BookingChange] = []
         missed: list[Refused] = []
-        # The bookings of a series are moved in an order in which none is moved to a time that another one still
-        # occupies.
+        # A series that moves to a later time is moved last booking first, so that no booking is moved to a time that
+        # another booking of the series still occupies.
         later = any(one.moves_later for one in change.bookings)
         for one in sorted(change.bookings, key=lambda one: one.either.start, reverse=later):
             try:
@@ -174,7 +175,7 @@ def change_series_to(
 ) -> tuple[tuple[Booking, ...], tuple[Booking, ...]]:
     """Applies the differences between `booking` and `wanted` to the booking's series.
 
-    The future bookings of the series from `booking` onwards are changed or, with `everything`, all future bookings.
+    Only bookings that have not begun are changed: those from `booking` onwards or, with `everything`, all of them.
 
     Raises Refused if the store refuses the changes.
 

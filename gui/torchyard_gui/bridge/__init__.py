@@ -1,1 +1,1 @@
-"""Models between the GUI thread and background work. Only this package starts threads of the window."""
+"""Models that connect the GUI thread with background work. Only this package starts threads of the window."""

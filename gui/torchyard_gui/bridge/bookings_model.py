@@ -1,13 +1,13 @@
 """The window's model of the calendar: the last loaded state, and commands that change the calendar.
 
-Jobs on background threads (`bridge/jobs`) access the database and import its libraries. Public methods are called on
+Background jobs (`bridge/background_jobs`) access the database and import its libraries. Public methods are called on
 the GUI thread unless stated otherwise.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -23,10 +23,11 @@ from torchyard_core.booking.waitlist import Waiting
 from torchyard_core.errors import TorchyardError
 from torchyard_core.fleet.gpu_occupancy import gpus_in_use
 from torchyard_core.home import Home
+from torchyard_gui.bridge.background_jobs import Cancelled, Job, Jobs
 from torchyard_gui.bridge.fleet_model import FleetModel
-from torchyard_gui.bridge.jobs import Job, Jobs
 
 if TYPE_CHECKING:
+    from torchyard_core.app.cluster_bookings import MirroredChange
     from torchyard_core.booking.store import BookingStore, Watch
     from torchyard_core.booking.sync.cached_calendar import Calendar
 
@@ -35,8 +36,8 @@ Opener = Callable[[], "tuple[Calendar, str]"]
 """Returns the calendar and the user's time zone."""
 
 SOON_MS = 120
-"""Delay in milliseconds after a change, so that a burst of changes, such as a series of fifty bookings, causes only one
-reload.
+"""Delay in milliseconds between a change and the reload, so that a burst of changes, such as a series of fifty
+bookings, causes only one reload.
 """
 RETRY_MS = 4000
 """Interval in milliseconds between retries while the calendar is unreachable."""
@@ -45,7 +46,7 @@ UNWATCHED_MS = 60_000
 changes by other users are not reported during this time.
 """
 IN_USE_FOR = timedelta(minutes=3)
-"""How long a GPU counts as in use after the end of its last usage record, if its host sends no telemetry."""
+"""How long after its last usage record a GPU counts as in use, if its host sends no telemetry."""
 SETTLE_EVERY = timedelta(minutes=1)
 """Minimum interval between two reloads that also release idle bookings and serve the waitlist."""
 BEFORE_NOW, AFTER_NOW = timedelta(days=1), timedelta(days=1)
@@ -57,8 +58,8 @@ USES_EVERY_MS = 60_000
 class CalendarState:
     """The last loaded state of the calendar.
 
-    `is_live` is False while the calendar is unreachable or has not been loaded. If it is unreachable, the state is that
-    of the time `as_of`, and `why` contains the reason.
+    `is_live` is False while the calendar is unreachable or has not been loaded. While the calendar is unreachable, the
+    other fields show its state at the time `as_of`, and `why` contains the reason.
     """
 
     bookings: tuple[Booking, ...] = ()
@@ -79,9 +80,7 @@ class CalendarState:
 
 @dataclass(frozen=True)
 class UseNow:
-    """The current use of one GPU: its users ("" if they are unknown), and the time since when it has been known to be
-    in use.
-    """
+    """The current use of one GPU: the users ("" if unknown), and the time since which the GPU is known to be in use."""
 
     users: str
     since: datetime
@@ -89,7 +88,7 @@ class UseNow:
 
 @dataclass(frozen=True)
 class _Loaded:
-    """Result of one reload.
+    """The result of one reload.
 
     `settled` contains the arguments of the signal `settled`, or None if the signal must not be emitted.
     """
@@ -102,7 +101,7 @@ class _Loaded:
 
 
 class BookingsModel(QObject):
-    """Model of one user's calendar.
+    """Model of the calendar for one user.
 
     `show` sets the days to load. `changed` is emitted when the state changes, including changes by other users.
     """
@@ -113,6 +112,8 @@ class BookingsModel(QObject):
     """Emitted with the number of bookings that this desktop released as idle, and the number of bookings that it
     created for the waitlist.
     """
+    mirrored = Signal(object)
+    """Emitted with a MirroredChange when a change to bookings of cluster nodes is complete."""
     use_changed = Signal()
     """Emitted when telemetry has changed `in_use` or `unwatched_slots`."""
 
@@ -131,6 +132,8 @@ class BookingsModel(QObject):
         self.jobs = Jobs(self)
         self.seen = CalendarState(zone=local_zone())
         self.has_loaded = False
+        self.node_slots: tuple[Slot, ...] = ()
+        """The known nodes of the fleet's clusters. Nodes that are booked become part of the calendar."""
         self.clock = clock
         self._open = opener or (lambda: _opened(home))
         self._lock = threading.Lock()
@@ -140,7 +143,7 @@ class BookingsModel(QObject):
         self._watched_by: set[str] = set()
         self._closed = False
         self._ranges: dict[str, tuple[datetime, datetime]] = {}
-        """Period to load, by the caller that shows it."""
+        """The period that each caller shows, by caller. All of these periods are loaded."""
         self._loading: Job | None = None
         self._again = False
         self._remembered: tuple[Slot, ...] = ()
@@ -154,7 +157,7 @@ class BookingsModel(QObject):
         self._use: dict[str, UseNow] = {}
         """Current use by slot, according to telemetry."""
         self._recent: tuple[Sequence[Use], list[Use]] = (), []
-        """Usage records, and those of them that may be current."""
+        """The usage records of `seen`, and those among them that may be current."""
         self._watched: frozenset[str] = frozenset()
         """IDs of the GPUs of hosts with telemetry."""
         self._soon = QTimer(self, singleShot=True, interval=SOON_MS)
@@ -179,8 +182,8 @@ class BookingsModel(QObject):
     def in_use(self) -> Mapping[str, UseNow]:
         """The slots in use now.
 
-        They are determined from telemetry that is at most `SAMPLE_VALID_S` old. For hosts without telemetry, such as
-        those to which this desktop cannot log in, the agents' records in the calendar are used.
+        The slots are determined from telemetry that is at most `SAMPLE_VALID_S` old. For hosts without telemetry, such
+        as those to which this desktop cannot log in, the agents' records in the calendar are used.
         """
         now = self.now
         if self._recent[0] is not self.seen.uses:
@@ -225,12 +228,20 @@ class BookingsModel(QObject):
             self._use, self._watched = use, watched
             self.use_changed.emit()
 
+    @property
+    def slots(self) -> tuple[Slot, ...]:
+        """The slots that can be booked: the calendar's slots, and nodes of clusters that the calendar does not contain
+        yet.
+        """
+        known = {slot.id for slot in self.seen.slots}
+        return (*self.seen.slots, *(slot for slot in self.node_slots if slot.id not in known))
+
     def booking(self, booking_id: str) -> Booking | None:
         return next((one for one in self.seen.bookings if one.id == booking_id), None)
 
     def show(self, since: datetime, until: datetime, by: str = "") -> None:
-        """Sets the days that the caller `by` needs. Days that differ from the previous ones are loaded, and `changed`
-        is emitted.
+        """Sets the days that the caller `by` needs. If the days differ from the previous days, they are loaded, and
+        `changed` is emitted.
         """
         if not self._watched_by and not self._unwatched.isActive() and not self._closed:
             self._unwatched.start()
@@ -266,7 +277,7 @@ class BookingsModel(QObject):
     def _reload(self) -> None:
         """Reloads the calendar.
 
-        Reads usage records only if none are known for the interval, or if `reload` was called.
+        Reads usage records only if none are known for the period to load, or if `reload` was called.
         """
         if self._closed or not self._ranges:
             return
@@ -304,8 +315,8 @@ class BookingsModel(QObject):
         """Loads the calendar. Called on a background thread.
 
         Args:
-            known: The last usage records, if they are those of the interval.
-            anew: Whether to read the usage records again even if they are known.
+            known: The last usage records if they cover the interval, otherwise None.
+            anew: Whether to read the usage records again even if `known` is given.
         """
         from torchyard_core.booking.errors import StoreUnavailable
         from torchyard_core.booking.slots import slots_of
@@ -354,7 +365,7 @@ class BookingsModel(QObject):
     def _watch_once(self, calendar: Calendar, store: BookingStore) -> None:
         with self._lock:
             if calendar is not self._calendar:
-                return  # The calendar was reopened in the meantime, so this result belongs to the old one.
+                return  # The calendar was reopened in the meantime, so `calendar` is no longer in use.
             store.keep_connection(bool(self._watched_by))
             if self._watched_by and self._watch is None and not self._closed:
                 self._watch = store.watch(lambda what: self.jobs.tell(self._soon.start))
@@ -409,23 +420,52 @@ class BookingsModel(QObject):
         done: Callable[[Result], None] | None = None,
         failed: Callable[[TorchyardError], None] | None = None,
         owner: QObject | None = None,
+        nodes: Iterable[str] = (),
     ) -> Job:
         """Runs a change to the store on a background thread, then reloads the calendar.
 
-        If the database is unreachable, nothing is changed and `failed` is called.
-        """
+        Changed bookings of cluster nodes are mirrored as Slurm reservations. If Slurm refuses a reservation, or the job
+        is cancelled, the change to the store is reverted.
 
-        def did(result: Result) -> None:
+        If the database is unreachable, nothing is changed and `failed` is called.
+
+        Args:
+            nodes: IDs of slots that the change will book.
+        """
+        job, wanted = Job(), tuple(nodes)
+
+        def did(change: MirroredChange[Result]) -> None:
             self.reload()
             if done is not None:
-                done(result)
+                done(change.result)
+            if change.mirrored or change.errors:
+                self.mirrored.emit(change)
 
         def refused(error: TorchyardError) -> None:
-            self.reload()  # The store may have refused the change, so the actual state is loaded.
+            self.reload()  # The store may have refused the change because the displayed state is outdated.
             if failed is not None:
                 failed(error)
 
-        return self.jobs.run(lambda: deed(self._calendar_now().store()), did, refused, owner=owner)
+        return self.jobs.run(lambda: self._perform(deed, wanted, job), did, refused, owner=owner, job=job)
+
+    def _perform(
+        self, deed: Callable[[BookingStore], Result], nodes: Sequence[str], job: Job
+    ) -> MirroredChange[Result]:
+        """Changes the store, and mirrors changed bookings of nodes to Slurm. Called on a background thread."""
+        from torchyard_core.app.cluster_bookings import ClusterBookings, MirroredChange
+
+        calendar = self._calendar_now()
+        store = calendar.store()
+        if not self.fleet.inventory.clusters and not any(slot.node for slot in self.seen.slots):
+            return MirroredChange(deed(store))
+        from torchyard_core.app.desktop import Desktop
+
+        desktop = Desktop(self.home, self.fleet.fleet, calendar, self._zone)
+        try:
+            return ClusterBookings(desktop, store).perform(deed, nodes, job.checkpoint)
+        except Cancelled:
+            self.jobs.tell(self.reload)
+            raise
 
     def reopen(self) -> None:
         """Reopens the calendar after the settings have changed."""

@@ -1,6 +1,6 @@
 """The window's model of the fleet: hosts of the fleet file, their status, and actions on them.
 
-Of the public members, only the property `fleet` may be used on any thread; the others belong to the GUI thread.
+The property `fleet` may be used on any thread. All other public members may be used only on the GUI thread.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from PySide6.QtCore import QObject, QTimer, Signal
 
 from torchyard_core.background_thread import in_background
 from torchyard_core.errors import HostError, TorchyardError
+from torchyard_core.fleet.cluster import Cluster
 from torchyard_core.fleet.gpu_occupancy import SAMPLE_VALID_S
 from torchyard_core.fleet.host_audit import Act
 from torchyard_core.fleet.host_check import HostCheck, check_host, failed_check
@@ -27,17 +28,21 @@ from torchyard_core.fleet.inventory import (
     DEFAULT_HOSTS,
     Host,
     Inventory,
+    add_cluster,
     add_host,
+    change_cluster,
     change_hosts,
     read_fleet,
+    remove_cluster,
     remove_host,
 )
 from torchyard_core.home import Home
 from torchyard_core.topology.host_facts import HostFacts
+from torchyard_gui.bridge.background_jobs import Cancelled, Job, Jobs, explain
+from torchyard_gui.bridge.clusters.cluster_statuses import ClusterStatuses
 from torchyard_gui.bridge.host_links import HostLinks
 from torchyard_gui.bridge.host_states import HostState
 from torchyard_gui.bridge.host_status import UNKNOWN, HostActivity, HostStatus, checked_at, now
-from torchyard_gui.bridge.jobs import Cancelled, Job, Jobs, explain
 from torchyard_gui.bridge.login_questions import LoginQuestions
 from torchyard_gui.bridge.planner.host_availability import HostAvailability
 
@@ -58,7 +63,7 @@ Failed = Callable[[TorchyardError], None]
 
 
 class FleetModel(QObject):
-    """Model of the hosts and their status. A signal about a single host carries the host's name."""
+    """Model of the hosts and their status. Signals about a single host carry the host's name."""
 
     hosts_changed = Signal()
     """Emitted when the list of hosts, or the `problem` of the fleet file, has changed."""
@@ -95,6 +100,7 @@ class FleetModel(QObject):
         self.has_looked = False
         """Whether a check of all hosts was started since the window was opened."""
         self._inventory = Inventory(fleet_file, DEFAULT_HOSTS, (), None)
+        self.clusters = ClusterStatuses(self)
         self._statuses: dict[str, HostStatus] = {}
         self._file_seen: object = None
         self._facts_seen: object = None
@@ -109,10 +115,11 @@ class FleetModel(QObject):
         self._sampled_at: dict[str, float] = {}
         """When each host was sampled last, by the monotonic clock."""
         self._expiry = QTimer(self, singleShot=True, interval=int(SAMPLE_VALID_S * 1000))
-        """Drops the last samples after the periodic queries have stopped."""
+        """Drops samples that have become too old after the periodic queries stopped."""
         self._expiry.timeout.connect(self._drop_old_samples)
         self._watchers: set[str] = set()
         self._looked_at = ""
+        self._acts_shown = 0
         self._planned = HostAvailability(self, home.history)
         self._planned.changed.connect(self.facts_changed)
         self._read_file()
@@ -134,14 +141,14 @@ class FleetModel(QObject):
         return tuple(map(self._planned.of, self._statuses.values()))
 
     def states(self) -> Mapping[str, HostState]:
-        """Returns the states of all hosts by name."""
+        """Returns the state of each host by name."""
         return {name: status.condition for name, status in self._statuses.items()}
 
     def set_booked(self, booked: Mapping[str, str], *, is_later: bool = False) -> None:
         """Sets the GPUs that other users have booked. The planner treats them as taken.
 
         Args:
-            booked: Description of the booking for each booked slot.
+            booked: For each booked slot, a description of its booking, such as `kim until 18:00`.
             is_later: Whether the planned time begins later than now. If so, the current GPU use does not matter.
         """
         self._planned.set_booked(booked, is_later=is_later)
@@ -157,7 +164,7 @@ class FleetModel(QObject):
 
         It is created on first access, which should be on a background thread because the creation is slow.
         """
-        from torchyard_core.engines.registry import open_fleet  # Importing paramiko takes 0.25 s.
+        from torchyard_core.engines.registry import open_fleet  # Deferred, since it loads paramiko (0.25 s).
 
         with self._fleet_lock:
             if self._fleet is None:
@@ -169,7 +176,7 @@ class FleetModel(QObject):
             return self._fleet
 
     def refresh(self) -> None:
-        """Reads the fleet file and the recorded facts again if they have changed, for example because of a command."""
+        """Reads the fleet file and the recorded facts again if a command or another program has changed them."""
         if signature_of(self.fleet_file) != self._file_seen:
             self._read_file()
             self.hosts_changed.emit()
@@ -188,7 +195,7 @@ class FleetModel(QObject):
         self._start(names, "deploying", install=True)
 
     def undeploy(self, names: Iterable[str]) -> None:
-        """Removes the agent from hosts, with the logs and outputs of past runs. A host with a live run refuses this."""
+        """Removes the agent from hosts, with the logs and outputs of past runs. Hosts with live runs refuse this."""
         self.questions.begin()
         self._start(names, "undeploying", install=False)
 
@@ -231,7 +238,7 @@ class FleetModel(QObject):
         return self.jobs.run(search, done, failed, owner=owner)
 
     def remove(self, name: str) -> None:
-        """Removes a host from the fleet file; its agent stays installed.
+        """Removes a host from the fleet file. The host's agent stays installed.
 
         Raises TorchyardError if the file cannot be changed.
         """
@@ -239,8 +246,26 @@ class FleetModel(QObject):
         forget_facts(self.facts_file, name)
         self.refresh()
 
+    def add_cluster(self, cluster: Cluster) -> None:
+        """Adds a cluster to the fleet file. Raises TorchyardError if the file cannot be changed."""
+        add_cluster(self.fleet_file, cluster)
+        self.refresh()
+
+    def change_cluster(self, before: Cluster, after: Cluster) -> None:
+        """Replaces a cluster in the fleet file. Raises TorchyardError if the file cannot be changed."""
+        change_cluster(self.fleet_file, before, after)
+        self.refresh()
+
+    def remove_cluster(self, name: str) -> None:
+        """Removes a cluster from the fleet file. The cluster's runs continue.
+
+        Raises TorchyardError if the file cannot be changed.
+        """
+        remove_cluster(self.fleet_file, name)
+        self.refresh()
+
     def ask_key(self, name: str, done: Callable[[ShownKey], None], failed: Failed, owner: QObject | None = None) -> Job:
-        """Requests the host key of a host, or of the bastion whose key is not trusted."""
+        """Requests the host key of the host, login node or bastion with the given name."""
         inventory = self._inventory
         self.questions.begin()
         return self.jobs.run(lambda: show_key(inventory, name, self.fleet.dialer), done, failed, owner=owner)
@@ -252,8 +277,8 @@ class FleetModel(QObject):
     def watch(self, on: bool, by: str = "") -> None:
         """Sets whether the caller `by` watches hosts.
 
-        While any caller watches hosts, connected hosts are asked for the users of their GPUs every second, and files
-        are checked for changes.
+        While any caller watches hosts, connected hosts are asked for the users of their GPUs every second, and the
+        fleet file and the recorded facts are read again if they have changed.
         """
         if on and not self._closed:
             self._expiry.stop()
@@ -265,8 +290,8 @@ class FleetModel(QObject):
         self._set_pace()
 
     def _set_pace(self) -> None:
-        """Sets how often hosts are asked for samples: often while a caller watches them, otherwise rarely. While there
-        are neither callers nor links, no samples are requested.
+        """Sets how often hosts are asked for samples: often while a caller watches them, otherwise rarely. If no caller
+        watches hosts and there are no links, no samples are requested.
         """
         if self._closed or not (self._watchers or self._fleet is not None):
             self._clock.stop()
@@ -277,9 +302,9 @@ class FleetModel(QObject):
         if not self._clock.isActive() or self._clock.interval() != interval:
             self._clock.start(interval)
 
-    def show_acts_of(self, name: str) -> None:
-        """Sets the host whose details are shown, or "" if there is none, and loads its latest audit records."""
-        self._looked_at = name
+    def show_acts_of(self, name: str, count: int = 0) -> None:
+        """Sets the host whose details are shown, or "" if there is none, and loads its latest `count` audit records."""
+        self._looked_at, self._acts_shown = name, count
         self._ask_acts(name)
 
     def close(self) -> None:
@@ -349,8 +374,8 @@ class FleetModel(QObject):
             return failed_check(name, UNKNOWN, explain(error))
 
     def _undeploy(self, name: str) -> HostCheck | None:
-        """Removes the agent; runs on a background thread. Returns None, or a failed check if the host could not be
-        used.
+        """Removes the agent from a host. Called on a background thread. Returns None, or a failed check if the host
+        could not be used.
         """
         from torchyard_core.app.undeploy_hosts import undeploy_host
 
@@ -379,7 +404,7 @@ class FleetModel(QObject):
             self._ask_acts(name)
 
     def _remark(self, check: HostCheck, kind: str) -> str:
-        """Returns the version of a newer agent that a deployment left in place, or "" if there was none."""
+        """Returns the version of an agent that a deployment kept because it was newer; "" if there was none."""
         from torchyard_core.fleet.agent_archive import build_archive
 
         theirs = check.agent["version"] if check.agent else ""
@@ -394,7 +419,7 @@ class FleetModel(QObject):
         """Loads the audit records of a host if it is connected. Does not open a link."""
         link = self._fleet.open_link(name) if self._fleet is not None else None
         if link is not None:
-            self._links.ask_acts(name, link, self._acts_read)
+            self._links.ask_acts(name, link, self._acts_shown, self._acts_read)
 
     def _acts_read(self, name: str, acts: tuple[Act, ...]) -> None:
         status = self._statuses.get(name)
@@ -403,7 +428,7 @@ class FleetModel(QObject):
 
     def _silent(self, name: str, why: TorchyardError, heard: datetime) -> None:
         status = self._statuses.get(name)
-        # A deployment closes the link itself, and reports its own result.
+        # A deployment closes the link itself and reports its own result, so a link that closes then is not a failure.
         if status is not None and status.answers and name not in self._under_way:
             self._statuses[name] = status.silent(why, heard)
             self.host_changed.emit(name)
@@ -421,12 +446,13 @@ class FleetModel(QObject):
         self._drop_old_samples()
         if self._fleet is None:
             return
+        self.clusters.resume()
         for name in tuple(self._statuses):
             link = self._fleet.open_link(name)
             if link is None or self._links.is_asking(name):
                 continue
             if not self._links.holds(name, link) and not self._statuses[name].answers:
-                # In the meantime, another action, such as a launch, connected to this host.
+                # Another action, such as a launch, has connected to this host, so the host can be checked.
                 self._start([name], "checking", install=False)
             self._links.hold(name, link)
             self._links.ask(name, link)
@@ -479,7 +505,9 @@ class FleetModel(QObject):
         return next((cluster.name for cluster in self._inventory.clusters if cluster.owns(host)), "")
 
     def _kept(self, before: HostStatus | None, host: Host, facts: HostFacts) -> HostStatus:
-        """Returns the known status of a host, or an initial status if the host is new or its entry was edited."""
+        """Returns the known status of a host, or an initial status if the host is new or its entry in the fleet file
+        was edited.
+        """
         if before is not None and before.host == host:
             return before
         return HostStatus.from_facts(host, facts, self._known.get(host.name, {}))

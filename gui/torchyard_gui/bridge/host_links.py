@@ -1,4 +1,4 @@
-"""The window's links to hosts: detects that links are lost, and requests samples and audit records over them."""
+"""The window's links to hosts: detects lost links, and requests samples and audit records over the links."""
 
 from __future__ import annotations
 
@@ -9,16 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from torchyard_core.errors import TorchyardError
 from torchyard_core.fleet.host_audit import Act, read_audit
+from torchyard_gui.bridge.background_jobs import Job, Jobs
 from torchyard_gui.bridge.host_status import now
-from torchyard_gui.bridge.jobs import Job, Jobs
 
 if TYPE_CHECKING:
     from torchyard_core.fleet.daemon_client import DaemonClient
 
 SILENT_AFTER_S = 10.0
 """If a host has not answered for this many seconds, its state counts as unknown."""
-NEWEST_ACTS = 5
-"""Number of the latest audit records that are loaded."""
 
 Silent = Callable[[str, TorchyardError, datetime], None]
 Sampled = Callable[[str, dict[str, Any]], None]
@@ -49,11 +47,11 @@ class HostLinks:
             link.on_close(partial(self._jobs.tell, self._lost, name, link))
 
     def is_asking(self, name: str) -> bool:
-        """Returns whether a request for a sample has not been answered yet."""
+        """Returns whether a request for a sample from the host is pending."""
         return name in self._asking
 
     def ask(self, name: str, link: DaemonClient) -> None:
-        """Requests a telemetry sample from a host; the sample includes the users of GPUs."""
+        """Requests a telemetry sample, which includes the users of GPUs, from a host."""
         asked = now()
         job = self._asking[name] = Job()
 
@@ -67,9 +65,9 @@ class HostLinks:
 
         self._jobs.run(lambda: link.call("telemetry.sample", {}, SILENT_AFTER_S), done, failed, job=job)
 
-    def ask_acts(self, name: str, link: DaemonClient, done: Callable[[str, tuple[Act, ...]], None]) -> None:
-        """Requests the latest audit records of a host, and calls `done` with them. A failure is ignored."""
-        self._jobs.run(lambda: read_audit(link, NEWEST_ACTS), partial(done, name))
+    def ask_acts(self, name: str, link: DaemonClient, count: int, done: Callable[[str, tuple[Act, ...]], None]) -> None:
+        """Requests the latest `count` audit records of a host, and calls `done` with them. A failure is ignored."""
+        self._jobs.run(lambda: read_audit(link, count), partial(done, name))
 
     def forget(self, name: str) -> None:
         self._links.pop(name, None)
@@ -77,7 +75,7 @@ class HostLinks:
             job.cancel()
 
     def close(self) -> None:
-        """Cancels the requests for samples, so that their answers will be ignored."""
+        """Cancels the pending requests for samples, so that their answers are ignored."""
         for job in self._asking.values():
             job.cancel()
 

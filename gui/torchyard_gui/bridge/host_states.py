@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 from PySide6.QtCore import QCoreApplication
 
 if TYPE_CHECKING:
-    from torchyard_gui.bridge.host_status import HostStatus
+    from torchyard_gui.bridge.host_status import CheckedEntry
 
 
 translate = QCoreApplication.translate
 
 
 class HostState(StrEnum):
-    """The state of a host. The order of the members is that of the filter and of the status bar."""
+    """The state of a host. The state filter and the status bar list the states in the order of the members."""
 
     READY = "ready"
     DEGRADED = "degraded"
@@ -73,12 +73,12 @@ def state_name(state: HostState) -> str:
 
 @dataclass(frozen=True)
 class HostCount:
-    """The hosts in each state, and those that are being checked."""
+    """The hosts by state, and the hosts that are being checked. In the filter, clusters are counted too."""
 
     total: int
-    by_state: dict[HostState, list[HostStatus]]
-    """The hosts by state, in the order of HostState. States without hosts and the hosts in `checking` are left out."""
-    checking: list[HostStatus]
+    by_state: dict[HostState, list[CheckedEntry]]
+    """The hosts by state, in the order of HostState, without the hosts in `checking`. Empty states are omitted."""
+    checking: list[CheckedEntry]
     """Hosts that are being checked and whose state is not known yet."""
 
     @property
@@ -86,7 +86,7 @@ class HostCount:
         return sum(len(hosts) for state, hosts in self.by_state.items() if state.answers)
 
 
-def count_hosts(hosts: Sequence[HostStatus]) -> HostCount:
+def count_hosts(hosts: Sequence[CheckedEntry]) -> HostCount:
     checking = [host for host in hosts if host.doing is not None and host.condition is HostState.UNKNOWN]
     known = [host for host in hosts if host not in checking]
     by_state = {state: [host for host in known if host.condition is state] for state in HostState}

@@ -1,11 +1,11 @@
-"""The status of one host: facts, state, activity and users."""
+"""The status of one host (facts, state, activity, users), and the properties that hosts and clusters have in common."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torchyard_core.errors import AgentFailed, AgentMissing, HostError, TorchyardError
 from torchyard_core.fleet.gpu_occupancy import is_in_use, replicas_without_gpu, users_of
@@ -16,8 +16,11 @@ from torchyard_core.fleet.inventory import Host
 from torchyard_core.topology.host_facts import HostFacts
 from torchyard_gui.bridge.host_states import HostState
 
+if TYPE_CHECKING:
+    from torchyard_core.engines.slurm.cluster_check import ClusterCheck
+
 UNKNOWN = "unknown"
-"""The state of a host that has not been asked since the window was opened, or that does not answer."""
+"""The state of a host that has not been checked since the window was opened, or that no longer answers."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +37,7 @@ class HostActivity:
 
 @dataclass(frozen=True)
 class GpuNow:
-    """A GPU and its users. A value is None if its current value is not known."""
+    """A GPU and its users. Measured values are None if they are currently unknown."""
 
     index: int
     name: str
@@ -50,15 +53,69 @@ class GpuNow:
     problem: str | None = None
 
 
+class CheckedEntry:
+    """Properties that follow from the last check of a fleet file entry, which is a host, or a cluster with its login
+    node.
+    """
+
+    state: str
+    since: datetime | None
+    check: HostCheck | ClusterCheck | None
+    lost: TorchyardError | None
+    doing: HostActivity | None
+
+    @property
+    def name(self) -> str:
+        raise NotImplementedError
+
+    @property
+    def login(self) -> Host:
+        """The host, or the login node of the cluster."""
+        raise NotImplementedError
+
+    @property
+    def answers(self) -> bool:
+        """Whether the agent answers."""
+        return self.state in (READY, DEGRADED)
+
+    @property
+    def condition(self) -> HostState:
+        """The state by which the entry is shown, filtered and counted."""
+        if self.state == AgentFailed.state:
+            return HostState.NO_AGENT if self.has_no_agent else HostState.AGENT_FAILED
+        return HostState(self.state)
+
+    @property
+    def error(self) -> TorchyardError | None:
+        """The error that makes the entry unusable, or None if there is none."""
+        return self.lost or (self.check.error if self.check else None)
+
+    @property
+    def blocking_host(self) -> str:
+        """The name of the host that the error concerns: the host itself, or a bastion on the route to it."""
+        return self.error.host if isinstance(self.error, HostError) else self.name
+
+    @property
+    def has_no_agent(self) -> bool:
+        """Whether the entry is unusable only because the agent is missing."""
+        return isinstance(self.error, AgentMissing)
+
+    @property
+    def problems(self) -> list[TorchyardError]:
+        if self.lost is not None:
+            return [self.lost]
+        return list(self.check.problems) if self.check else []
+
+
 @dataclass(frozen=True)
-class HostStatus:
+class HostStatus(CheckedEntry):
     """Immutable status of one host. Methods return changed copies."""
 
     host: Host
     facts: HostFacts
     """Facts about the host for the planner."""
     found: Mapping[str, Any] = field(default_factory=dict)
-    """The last answer to `host.facts`, as recorded in the facts file; empty if none was recorded for this address."""
+    """The last answer to `host.facts`, as recorded in the facts file; empty if none is recorded for `host.address`."""
     state: str = UNKNOWN
     """The state of a HostCheck, or UNKNOWN."""
     since: datetime | None = None
@@ -74,7 +131,7 @@ class HostStatus:
     sample: Mapping[str, Any] | None = None
     """The last telemetry sample, or None if there is none or it is too old."""
     remark: str = ""
-    """The version of a newer agent that the last deployment left in place, or "" if there was none."""
+    """The version of an agent that the last deployment kept because it was newer; "" if there was none."""
     acts: tuple[Act, ...] = ()
     """The latest audit records, oldest first. They are loaded when the host's details are shown."""
 
@@ -89,37 +146,8 @@ class HostStatus:
         return self.host.name
 
     @property
-    def answers(self) -> bool:
-        """Whether the host's agent answers."""
-        return self.state in (READY, DEGRADED)
-
-    @property
-    def condition(self) -> HostState:
-        """The state with which the host is shown, filtered and counted."""
-        if self.state == AgentFailed.state:
-            return HostState.NO_AGENT if self.has_no_agent else HostState.AGENT_FAILED
-        return HostState(self.state)
-
-    @property
-    def error(self) -> TorchyardError | None:
-        """The error that makes the host unusable, or None if there is none."""
-        return self.lost or (self.check.error if self.check else None)
-
-    @property
-    def blocking_host(self) -> str:
-        """The host that the error concerns: this host, or a bastion on the way to it."""
-        return self.error.host if isinstance(self.error, HostError) else self.name
-
-    @property
-    def has_no_agent(self) -> bool:
-        """Whether the host lacks only the agent, which a deployment would install."""
-        return isinstance(self.error, AgentMissing)
-
-    @property
-    def problems(self) -> list[TorchyardError]:
-        if self.lost is not None:
-            return [self.lost]
-        return list(self.check.problems) if self.check else []
+    def login(self) -> Host:
+        return self.host
 
     @property
     def gpus(self) -> list[GpuNow]:
@@ -144,7 +172,7 @@ class HostStatus:
 
     @property
     def beside_gpus(self) -> list[str]:
-        """The replicas that run on the CPUs of the host."""
+        """The replicas that use no GPU of the host."""
         return replicas_without_gpu(dict(self.sample)) if self.sample is not None else []
 
     @property
@@ -167,7 +195,7 @@ class HostStatus:
         )
 
     def silent(self, why: TorchyardError, heard: datetime) -> HostStatus:
-        """Returns the status of a host that last answered at the time `heard`."""
+        """Returns the status of a host that has stopped answering, with the time `heard` of its last answer."""
         if not self.answers:
             return self
         return replace(self, state=UNKNOWN, since=heard, lost=why, sample=None)

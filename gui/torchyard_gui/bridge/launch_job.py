@@ -1,5 +1,6 @@
-"""A launch, restart or resumption of a sweep, which runs on a thread and emits checks, progress and outcome as
-signals.
+"""Launch jobs: launch a run or sweep, restart a run, or resume a sweep, on a background thread.
+
+The jobs emit checks, progress and outcome as signals.
 """
 
 from __future__ import annotations
@@ -19,24 +20,26 @@ from torchyard_core.launch.checks.check import Check
 from torchyard_core.launch.confirmations import Confirmation
 from torchyard_core.launch.runs.known_runs import KnownRun
 from torchyard_core.topology.file import TopologyFile, topology_from_text
+from torchyard_gui.bridge.background_jobs import explain
 from torchyard_gui.bridge.fleet_model import FleetModel
-from torchyard_gui.bridge.jobs import explain
 
 if TYPE_CHECKING:
     from torchyard_core.app.desktop import Desktop
     from torchyard_core.app.launch_run import LaunchCallbacks, LaunchUseCase
-    from torchyard_core.launch.calendar_port import BookingOptions
+    from torchyard_core.launch.calendar_interface import BookingOptions
     from torchyard_core.launch.launch import StartedRun
     from torchyard_core.sweeps.search_file import SearchFile
 
 
 class LaunchJob(QObject):
-    """One launch. Unless it is closed, it ends with exactly one of the signals `started`, `failed` and `cancelled`."""
+    """A single launch. Unless it is closed, it ends with exactly one of the signals `started`, `failed` and
+    `cancelled`.
+    """
 
     checked = Signal(object)
     """Emitted with each Check."""
     progressed = Signal(str, object, object)
-    """Emitted with the name of the step (as for `Launch.on_progress`), the amount done, and the total."""
+    """Emitted with a step's name, the amount that is done, and the total; see `Launch.on_progress`."""
     asked = Signal(object)
     """Emitted with a Confirmation. The launch waits until `answer` or `cancel` is called."""
     started = Signal(str)
@@ -111,7 +114,7 @@ class LaunchJob(QObject):
         self.cancel()
         self.is_over = True
 
-    # Methods of the background thread
+    # The following methods run on the background thread.
 
     def _emit(self, kind: str, *details: Any) -> None:
         self._model.jobs.tell(self._receive, kind, details)
@@ -149,25 +152,25 @@ class LaunchJob(QObject):
             return unknown
         except Exception as error:  # An exception would be lost with the thread, so it is returned.
             # After a cancellation, the operation that was interrupted may fail with another error.
-            return None if self.is_cancelled else explain(error)
+            return None if self.is_cancelled else _without_file(explain(error))
 
     def _make(self, desktop: Desktop) -> LaunchUseCase:
-        """Returns the launch or restart of the application layer that this job runs."""
+        """Creates the launch or restart (from `torchyard_core.app`) that this job runs."""
         from torchyard_core.app.launch_run import LaunchRun
 
         booking = self._booking()
         return LaunchRun(desktop, self.source, self._callbacks(), name=self._name, on=self._on, booking=booking)
 
     def _booking(self) -> BookingOptions:
-        """Returns the booking for the planned time."""
-        from torchyard_core.launch.calendar_port import BookingOptions
+        """Returns the booking options for the planned time."""
+        from torchyard_core.launch.calendar_interface import BookingOptions
 
         planned = self._planned.at(datetime.now(UTC))
         if self.cluster:
             return BookingOptions(start_at=planned.start)
         if planned.is_later:
             return BookingOptions(planned.length, planned.start)
-        # The default planned time is no choice of the user, so its length is not used.
+        # The default planned time is not a choice of the user, so its length is not used.
         return BookingOptions(usual_length=planned.length if planned != PlannedTime() else None)
 
     def _callbacks(self) -> LaunchCallbacks:
@@ -181,13 +184,16 @@ class LaunchJob(QObject):
         )
 
     def _with_remark(self, check: Check) -> Check:
-        """Returns the check. If it passed and the link to its host has a remark, the remark is added."""
+        """Adds the remark of the link to a host, if there is one, to the message of the host's passed check.
+
+        Other checks are returned unchanged.
+        """
         link = self._model.fleet.open_link(check.host) if check.name == "host" and check.ok else None
         if link is None or not link.remark:
             return check
         return replace(check, message=f"{check.message}. {link.remark}", warning=True)
 
-    # Methods of the GUI thread
+    # The following methods run on the GUI thread.
 
     def _receive(self, kind: str, details: tuple[Any, ...]) -> None:
         if self.is_over:
@@ -239,11 +245,21 @@ class LaunchJob(QObject):
             self._desktop = None
 
 
+def _without_file(error: TorchyardError) -> TorchyardError:
+    """Returns an error to show in the checklist.
+
+    If it is a topology problem, the file name and line number are removed from its message.
+    """
+    if not error.topology_problem:
+        return error
+    return RunFailed(error.topology_problem, code="topology_problems", hint=error.advice)
+
+
 _UNRECORDED = Check("history", "", True, "", warning=True)
 
 
 class SweepJob(LaunchJob):
-    """One launch of a sweep."""
+    """A single launch of a sweep."""
 
     def __init__(
         self,
@@ -253,15 +269,17 @@ class SweepJob(LaunchJob):
         parent: QObject | None = None,
         *,
         planned: PlannedTime | None = None,
+        place: str = "",
     ):
         """Prepares a launch; `start` begins it. The arguments are those of LaunchJob."""
-        super().__init__(source, fleet_model, parent=parent, planned=planned)
+        super().__init__(source, fleet_model, parent=parent, planned=planned, place=place)
         self._search = search
 
     def _make(self, desktop: Desktop) -> LaunchUseCase:
         from torchyard_core.app.launch_sweep import LaunchSweep
 
-        return LaunchSweep(desktop, self.source, self._search, self._callbacks(), booking=self._booking())
+        booking = self._booking()
+        return LaunchSweep(desktop, self.source, self._search, self._callbacks(), on=self._on, booking=booking)
 
 
 class RelaunchJob(LaunchJob):
@@ -271,14 +289,15 @@ class RelaunchJob(LaunchJob):
         """Prepares the launch; `start` begins it.
 
         Args:
-            text: Text of the topology. This text and the name of its `file` come from the run's record.
+            text: Text of the topology, from the run's record.
+            file: Path of the topology's file, from the run's record; empty if there is none.
         """
         super().__init__(topology_from_text(text, file or run.name), fleet_model, run.name, parent)
         self._ended_run = run
 
 
 class RestartJob(RelaunchJob):
-    """One restart of an ended run, with the signals of a launch."""
+    """A single restart of an ended run, with the signals of a launch."""
 
     from_beginning = False
     """Whether to begin at the first step instead of the newest checkpoint."""
@@ -290,15 +309,15 @@ class RestartJob(RelaunchJob):
 
 
 class ResumeSweepJob(RelaunchJob):
-    """The resumption of one ended sweep, with the signals of a launch."""
+    """A single resumption of an ended sweep, with the signals of a launch."""
 
     new_code = False
-    """Whether the files of the working folder may have changed since the sweep began."""
+    """Whether to accept files of the working folder that have changed since the sweep began."""
 
     def _make(self, desktop: Desktop) -> LaunchUseCase:
         from torchyard_core.app.resume_sweep import resume_sweep
         from torchyard_core.app.run_links import link_to_primary
-        from torchyard_core.launch.runs.sweep_results import SweepCopies
+        from torchyard_core.launch.runs.sweep_copies import SweepCopies
 
         problem: TorchyardError | None = None
         try:

@@ -15,7 +15,7 @@ from PySide6.QtCore import QObject, QTimer, Signal
 from torchyard_core.errors import AgentRefused, TorchyardError
 from torchyard_core.launch.runs.log_times import LogTimes
 from torchyard_core.launch.runs.logs import LOG_WAIT_S
-from torchyard_gui.bridge.jobs import Job, Jobs, explain
+from torchyard_gui.bridge.background_jobs import Job, Jobs, explain
 
 if TYPE_CHECKING:
     from torchyard_core.fleet.daemon_client import DaemonClient
@@ -34,18 +34,18 @@ class LogFeed(QObject):
     """The log of one rank. `size` is the last known length of the log in bytes."""
 
     grown = Signal(bytes, int)
-    """Emitted with new data and its offset. If the new data do not fit into one message, only the first part is
+    """Emitted with new data and their offset. If the new data do not fit into one message, only the first part is
     emitted.
 
     `size` and `times` are already updated.
     """
     ended_changed = Signal()
     lost = Signal(object)
-    """Emitted with a TorchyardError when the host does not answer. The feed keeps trying."""
+    """Emitted with a TorchyardError when the host does not answer. The feed keeps trying to reach the host."""
     found = Signal()
-    """Emitted when the host answers for the first time, and when it answers again."""
+    """Emitted when the host answers for the first time, and when it answers again after `lost`."""
     failed = Signal(object)
-    """Emitted with a TorchyardError when the agent refuses a query, which is not repeated."""
+    """Emitted with a TorchyardError when the agent refuses a query. The query is not repeated."""
 
     def __init__(
         self,
@@ -81,10 +81,7 @@ class LogFeed(QObject):
         return self._link is not None and self._link.is_open
 
     def read(self, offset: int, limit: int, taken: Taken) -> None:
-        """Reads a range of the log and calls `taken` with the data.
-
-        If the host does not answer, the read is repeated later.
-        """
+        """Reads a range of the log and calls `taken` with the data. If the host does not answer, tries again later."""
         if self._closed:
             return
         if not self.is_open:

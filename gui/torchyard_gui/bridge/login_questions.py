@@ -10,11 +10,11 @@ import threading
 from PySide6.QtCore import QObject, Signal
 
 from torchyard_core.fleet.credential_prompts import CredentialPrompt
-from torchyard_gui.bridge.jobs import Jobs
+from torchyard_gui.bridge.background_jobs import Jobs
 
 
 class WaitingQuestion:
-    """A login's question. The login waits for the answer. All methods are thread-safe."""
+    """A login's question that waits for the user's answer. All methods are thread-safe."""
 
     def __init__(self, question: CredentialPrompt):
         self.question = question
@@ -34,7 +34,7 @@ class WaitingQuestion:
                 self._answered.set()
 
     def wait(self) -> str | None:
-        """Waits for the answer and returns it without keeping it. Called on the login's thread."""
+        """Waits for the answer, removes it from this object, and returns it. Called on the login's thread."""
         self._answered.wait()
         with self._lock:
             answer, self._answer = self._answer, None
@@ -42,7 +42,7 @@ class WaitingQuestion:
 
 
 class LoginQuestions(QObject):
-    """Implements `fleet.questions.Questions` for the window. Questions are shown one at a time.
+    """Implements `torchyard_core.fleet.credential_prompts.Prompter` for the window. Questions are shown one at a time.
 
     For followed runs, each attempt to reconnect includes a login. A question that the user declined to answer is
     therefore not asked again until the user starts an action that may need the answer (`begin`).
@@ -70,7 +70,7 @@ class LoginQuestions(QObject):
             self._given_up.clear()
 
     def hush(self) -> None:
-        """Leaves the current question unanswered, and asks no others until `begin` is called."""
+        """Withdraws the current question, and suppresses further questions until `begin` is called."""
         with self._guard:
             self._is_quiet = True
             waiting = self._waiting
@@ -79,7 +79,7 @@ class LoginQuestions(QObject):
         self.withdrawn.emit()
 
     def close(self) -> None:
-        """Leaves all current and later questions unanswered; called when the window closes."""
+        """Withdraws the current question, and suppresses all later ones. Called when the window closes."""
         with self._guard:
             self._is_closed = True
         self.hush()

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torchyard_gui.bridge.bookings_model import BookingsModel, CalendarState
 
 TICK_MS = 30_000
-"""Interval in milliseconds between updates of "now"."""
+"""Interval in milliseconds at which the time "now" is updated."""
 
 
 def utc_now() -> datetime:
@@ -26,7 +26,7 @@ def utc_now() -> datetime:
 
 
 class PlanningTime(QObject):
-    """The planned time and the bookings that overlap it. If there is no calendar, there are no bookings."""
+    """The planned time and the bookings that overlap it. Without a calendar, there are no bookings."""
 
     changed = Signal()
     """Emitted when the planned time, or a booking that overlaps it, has changed."""
@@ -78,7 +78,9 @@ class PlanningTime(QObject):
 
     @property
     def start_words(self) -> str:
-        """The start of the planned time as text, such as `Tue 24 Nov 09:00`; `now` if it is not later."""
+        """The start of the planned time as text, such as `Tue 24 Nov 09:00`, or `now` if the start is not in the
+        future.
+        """
         start = self.planned.start
         return NOW if start is None else until(self.now, start, self.zone)
 

@@ -1,4 +1,6 @@
-"""Keeps the state of one run up to date. A thread follows the run, and the window processes its messages in batches."""
+"""Keeps the state of one run up to date. A background thread follows the run, and the window processes the thread's
+messages in batches.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +22,10 @@ from torchyard_core.next_steps import AddHost
 from torchyard_core.replica_metrics import LatestSamples
 from torchyard_core.throughput import is_trainer
 from torchyard_core.topology.host_facts import HostFacts
-from torchyard_gui.bridge.jobs import Job, Jobs
+from torchyard_gui.bridge.background_jobs import Job, Jobs
+from torchyard_gui.bridge.metric_labels import step_parts
 from torchyard_gui.bridge.run_state import RunState
 from torchyard_gui.bridge.run_state_types import RunChanges, short_cause, when
-from torchyard_gui.bridge.step_breakdown import step_parts
 
 if TYPE_CHECKING:
     from torchyard_core.advisor.run_comparison import PredictedStep, StepTimes
@@ -36,29 +38,29 @@ EVENTS_EVERY_MS = 100
 SAMPLES_EVERY_MS = 400
 """Interval in milliseconds between reads of samples. A host sends one sample per second, so no sample is lost."""
 SAMPLES_REPORTED_EVERY_S = 0.95
-"""Minimum number of seconds between two reports of samples, slightly less than the second between two samples."""
+"""Minimum interval in seconds between two emissions of `changed` for samples. Hosts take a sample every second."""
 SLICE_S = 0.008
 """A long journal is read in slices of this many seconds, so that the window stays responsive."""
 LOOK_EVERY_MS = 2000
 """Interval in milliseconds between checks for silent hosts."""
 WAS_BUSY_S = 2 * LOOK_EVERY_MS / 1000
-"""If there are more seconds than this between two checks for silent hosts, the window itself must have been blocked.
+"""If more than this many seconds pass between two checks for silent hosts, the window itself must have been blocked.
 
-In this case, no host counts as silent, because the window has not read its messages yet.
+No host then counts as silent, because the window has not read the hosts' messages yet.
 """
 
 
 class Inbox:
-    """Queue of messages from the thread to the window. It contains all events in order, but only the latest sample of
-    each host.
+    """Queue of messages from the thread that follows a run to the window. The queue keeps all events in order, but only
+    the latest sample of each host.
     """
 
     def __init__(self, wake: Callable[[bool], None]):
         """Creates an empty inbox.
 
         Args:
-            wake: Called on the thread when messages are waiting, with True for events and False for samples. It is not
-                called again until the receiver begins to take the messages.
+            wake: Called on the posting thread when messages are waiting, with True for events and False for samples.
+                It is not called again until the receiver begins to take the messages.
         """
         self.news: deque[tuple[str, Any]] = deque()
         self.samples = LatestSamples()
@@ -78,7 +80,7 @@ class Inbox:
             self._wake(False)
 
     def listen_again(self) -> None:
-        """Makes `wake` be called again for the next event."""
+        """Allows `wake` to be called for the next event."""
         with self._lock:
             self._is_notified = False
 
@@ -88,7 +90,7 @@ class RunFeed(QObject):
 
     changed = Signal(object)
     failed = Signal(object)
-    """Emitted with a TorchyardError when the run cannot be followed. `retry` may start another attempt."""
+    """Emitted with a TorchyardError when the run cannot be followed. `retry` may follow the run again."""
 
     def __init__(
         self,
@@ -100,16 +102,18 @@ class RunFeed(QObject):
         parent: QObject | None = None,
         predict: Callable[[RunRecord], PredictedStep | None] | None = None,
         cluster: str = "",
+        cpus_of: Callable[[str], int | None] = lambda node: None,
     ):
         """Opens the feed.
 
         Args:
-            predict: Predicts the step of the run. It is called on a thread.
+            predict: Predicts a step of the run. Called on a background thread.
             cluster: The cluster that chooses the nodes of the run; "" if it is on hosts of the fleet file.
+            cpus_of: Returns the number of cores of a node of the cluster, or None if it is unknown.
         """
         super().__init__(parent)
         self.run = run
-        self.picture = RunState(run.run_id, run.name, run.primary, run.hosts, cluster)
+        self.picture = RunState(run.run_id, run.name, run.primary, run.hosts, cluster, cpus_of)
         self.error: TorchyardError | None = None
         """The reason why the run cannot be followed, temporarily or permanently, or None."""
         self.was_heard = False
@@ -164,7 +168,7 @@ class RunFeed(QObject):
     def predicted_step(self, trainer: str) -> StepTimes | None:
         """Returns the predicted parts of a trainer's step.
 
-        None if the run was not predicted, or has other trainers now than the prediction.
+        Returns None if the run was not predicted, or if its trainers are no longer those of the prediction.
         """
         tracks = self.picture.tracks
         if self._predicted is None or trainer not in self._predicted.compute_s:
@@ -179,9 +183,9 @@ class RunFeed(QObject):
         return {name: self.live_state_of(name) for name in self.picture.tracks}
 
     def metric_of(self, replica: str) -> str:
-        """Returns the metric shown on a replica's chip, or "" if the replica is not running.
+        """Returns the text of the metric that a replica's chip shows, or "" if the replica is not running.
 
-        It is the first of these that is known: the use of its GPUs, its throughput, its traffic, the use of its CPUs.
+        The metric is the first of these whose value is known: GPU use, throughput, traffic, CPU use.
         """
         track = self.picture.tracks[replica]
         if track.state not in ("running", "stopping"):
@@ -197,10 +201,10 @@ class RunFeed(QObject):
         return f"CPU {percent(cpu)}" if cpu is not None else ""
 
     def retry(self, run: KnownRun) -> None:
-        """Updates a run that is not followed, and tries to follow it if the new information makes success likely.
+        """Updates a run that is not followed, and follows it again if its primary's host is likely to answer.
 
         Args:
-            run: Entry of the run in the latest list of runs.
+            run: The run's entry in the latest list of runs.
         """
         picture, error = self.picture, self.error
         if self._closed or self.is_live or picture.is_followed or picture.is_over or error is None:
@@ -219,12 +223,12 @@ class RunFeed(QObject):
         for timer in (self._news_timer, self._sample_timer, self._silence_timer):
             timer.stop()
 
-    # Method of the background thread
+    # The following method runs on the background thread.
 
     def _wake(self, is_news: bool) -> None:
         self._jobs.tell(self._woken, is_news)
 
-    # Methods of the GUI thread
+    # The following methods run on the GUI thread.
 
     def _begin(self) -> None:
         self._job = Job()
@@ -353,7 +357,7 @@ class RunFeed(QObject):
         self._silence_timer.stop()
 
     def _broke(self, error: TorchyardError) -> None:
-        self._inbox.post("broke", error)  # The inbox delivers this error after all earlier events.
+        self._inbox.post("broke", error)  # Posted to the inbox, so that earlier events are processed first.
         self._done(None)
 
     def _end(self, error: TorchyardError) -> None:
@@ -364,17 +368,17 @@ class RunFeed(QObject):
             if error.code == "keeper_died":
                 picture.state, picture.reason = "failed", error.message
                 self._changes.run = True
-            else:  # This error does not affect the run itself.
+            else:  # Other errors mean only that the run can no longer be followed.
                 picture.mark_unfollowed(self._changes)
         self.failed.emit(error)
 
 
 def follow(run: KnownRun, fleet: Fleet, inbox: Inbox, job: Job, *, has_nodes: bool = False) -> None:
-    """Follows a run until its end. While the primary's host does not answer, tries again and again. Called on a
-    separate thread.
+    """Follows a run until its end. While the primary's host does not answer, retries repeatedly. Called on a separate
+    thread.
 
     Args:
-        has_nodes: Whether a scheduler chooses the nodes of the run, whose names are then posted after each start.
+        has_nodes: Whether a scheduler chooses the nodes of the run. If so, their names are posted after each start.
 
     Raises:
         RunFailed: The keeper of the run has died.
@@ -415,7 +419,7 @@ def _follow(
     *,
     has_nodes: bool,
 ) -> None:
-    """Follows a run over a link to its primary's host. If the link is lost, the follower opens another one itself."""
+    """Follows a run over a link to its primary's host. If the link is lost, the follower itself opens a new link."""
 
     def reattach(host: str) -> DaemonClient:
         job.checkpoint()
@@ -441,11 +445,11 @@ def _follow(
     try:
         for event in events:
             job.checkpoint()
-            # A report without an epoch repeats a sample, which `post_sample` has already received.
+            # A report without an epoch repeats the values of a sample, which `post_sample` has already received.
             if event is not None and (event["event"] != "report" or "epoch" in event):
                 inbox.post("event", event)
             begins = event is not None and event["event"] == "run_state" and event["state"] != "waiting"
-            # Events before the answer have no effect on the nodes.
+            # The nodes of starts before `known_since` were already posted, before the journal was replayed.
             if event is not None and has_nodes and begins and (when(event["time"]) or 0.0) >= known_since:
                 _post_nodes(run, fleet, inbox)
     finally:
@@ -453,6 +457,6 @@ def _follow(
 
 
 def _post_nodes(run: KnownRun, fleet: Fleet, inbox: Inbox) -> None:
-    """Posts the nodes of the current or last start by slot, if the cluster answers."""
+    """Posts the node of each slot at the current or last start, if the cluster answers."""
     with contextlib.suppress(AgentRefused):
         inbox.post("nodes", fleet.link(run.primary, install=False).call("run.nodes", {"run_id": run.run_id}))

@@ -1,6 +1,6 @@
 """The state of one run, merged from its record, its journal and the hosts' samples. Does not depend on Qt or threads.
 
-States are never guessed: if a host does not answer, its replicas keep their last state, together with the time of the
+States are never guessed: if a host does not answer, its replicas keep their last known state, with the time of the
 host's last answer.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -43,15 +43,25 @@ TOTALS_EVERY_S = 0.9
 
 
 class RunState:
-    """The state of one run, as far as it is known."""
+    """The known state of one run."""
 
-    def __init__(self, run_id: str, name: str, primary: str, hosts: Sequence[str], cluster: str = ""):
+    def __init__(
+        self,
+        run_id: str,
+        name: str,
+        primary: str,
+        hosts: Sequence[str],
+        cluster: str = "",
+        cpus_of: Callable[[str], int | None] = lambda node: None,
+    ):
         self.run_id = run_id
         self.name = name
         self.primary = primary
         self.hosts = tuple(hosts)
         self.cluster = cluster
         """The cluster that chooses the nodes of the run; "" if the run is on hosts of the fleet file."""
+        self._cpus_of = cpus_of
+        """Returns the number of cores of a node of the cluster, or None if it is unknown."""
         self._nodes: Mapping[str, str] = {}
         """The node of each slot at the current or last start of the run's job."""
         self.state = ""
@@ -70,11 +80,13 @@ class RunState:
         self.moments: list[TimelineEvent] = []
         self.totals = TimeSeries(fields=TOTALS)
         self.lost: dict[str, float | None] = {}
-        """Hosts that do not answer, with the time of their last report."""
+        """The hosts that do not answer, with the time of the last report of each."""
         self.is_followed = True
         """Whether the run is followed. If it is not, its state may be outdated."""
         self.known_from = ""
-        """The host that reported the run in place of its primary, or "". Its report of the run's end may be wrong."""
+        """The host that reported the run in place of its primary, or "". Such a host's report of the run's end may be
+        wrong.
+        """
         self.slow: dict[str, float] = {}
         self.telemetry_problem = ""
         """The reason why there is no live telemetry of a run on a cluster, or ""."""
@@ -102,7 +114,7 @@ class RunState:
 
     @property
     def waiting(self) -> WaitingForHosts | None:
-        """The hosts that the run waits for before it restarts, or None if it does not wait."""
+        """The hosts that the run waits for before it restarts, or None if the run does not wait."""
         return self._waiting if self.state == "restarting" else None
 
     @property
@@ -133,16 +145,32 @@ class RunState:
         self._nodes = dict(nodes)
         changes.shown |= self._name_nodes()
 
-    def _name_nodes(self) -> bool:
-        """Sets the cluster and the nodes in `plan_hosts`. While the run waits, it has no nodes.
+    def node_of(self, host: str) -> str:
+        """Returns the node of a slot such as `hpc.2`. Returns "" while the run has no nodes, and for a host that is not
+        a slot.
+        """
+        return "" if self.state == "waiting" else self._nodes.get(host, "")
 
-        Returns whether this has changed anything.
+    def place_of(self, host: str) -> str:
+        """Returns the node of a slot if the node is known; otherwise returns `host` itself."""
+        return self.node_of(host) or host
+
+    def with_node(self, host: str) -> str:
+        """Returns the name of a host for a sentence. For a slot, adds the node, as in `hpc.2 (gpu018)`."""
+        node = self.node_of(host)
+        return f"{host} ({node})" if node else host
+
+    def _name_nodes(self) -> bool:
+        """Sets the cluster and the nodes in `plan_hosts`. A waiting run has no nodes.
+
+        Returns whether `plan_hosts` has changed.
         """
         if not self.cluster:
             return False
-        nodes = {} if self.state == "waiting" else self._nodes
         named = tuple(
-            replace(host, cluster=self.cluster, node=nodes.get(host.name, ""), checked=True) for host in self.plan_hosts
+            replace(host, cluster=self.cluster, node=node, cpus=self._cpus_of(node), checked=True)
+            for host in self.plan_hosts
+            for node in [self.node_of(host.name)]
         )
         before, self.plan_hosts = self.plan_hosts, named
         return before != named
@@ -153,7 +181,7 @@ class RunState:
         """Applies the last known state of the run, before its journal is read.
 
         Args:
-            known_from: Host that reported the state, if that is not the primary.
+            known_from: The host that reported the state, if it is not the primary's host.
         """
         self.state, self.reason, self.as_of = state, reason, when(as_of) or self.as_of
         self.known_from = known_from
@@ -225,6 +253,10 @@ class RunState:
             self._asked(event, at, changes)
         elif kind in ("checkpoint_saved", "checkpoint_carried"):
             self._checkpoint(event, at, changes)
+        elif kind == "interrupted":
+            self._take_metrics(event.get("metrics") or {}, at)
+            changes.replicas.update(self.tracks)
+            changes.run = changes.samples = True
         elif kind == "run_ended":
             self._ended(event, at, changes)
 
@@ -250,7 +282,7 @@ class RunState:
         self._sampled_at = max(at, self._sampled_at)
 
     def sum_up(self) -> None:
-        """Computes the totals of the latest samples."""
+        """Computes the run's totals from the latest samples."""
         self._add_totals(self._sampled_at)
 
     def look_for_silence(self, now: float, wall: float, changes: RunChanges) -> None:
@@ -277,7 +309,7 @@ class RunState:
             changes.replicas.update(self._by_host.get(host, {}))
 
     def mark_unfollowed(self, changes: RunChanges) -> None:
-        """Marks the run as not followed, so its state counts as possibly outdated."""
+        """Marks the run as not followed. Its state then counts as possibly outdated."""
         self.is_followed = False
         self.lost = {host: self._reported_at.get(host) or self.as_of for host in self.hosts} | self.lost
         changes.run = True
@@ -294,20 +326,23 @@ class RunState:
                 self.mark_found(host, changes)
 
     def stale_since(self, track: ReplicaStatus) -> float | None:
-        """Returns the time of a replica's last values if its host is lost; returns None if the values are current."""
+        """Returns the time of a replica's last known values if its host is lost, or None if the values are current."""
         if self.is_over or track.is_over or track.host not in self.lost:
             return None
         return track.ring.last_time or self.lost[track.host] or self.as_of or 0.0
 
     def meter(self, track: ReplicaStatus) -> float | None:
-        """Returns the load of a replica from 0 to 1. It is the load of its GPUs, or of its CPUs if it has no GPUs."""
+        """Returns the load of a replica's GPUs, or of its CPUs if it has no GPUs, from 0 to 1. Returns None if the load
+        is unknown.
+        """
         percent = track.ring.last("gpu") if track.gpus else track.ring.last("cpu")
         if percent is None or track.state not in ("running", "stopping"):
             return None
         return min(1.0, max(0.0, percent / 100))
 
     def total(self, name: str) -> float | None:
-        """Returns the latest total in `TOTALS`: the highest `step`, the `loss` of the first trainer, a median or a sum.
+        """Returns the latest total in `TOTALS`: the highest `step`, the `loss` of the first trainer, or the median or
+        sum of a metric.
 
         A sum is None if one of its parts is unknown. For an ended run, the last report of each replica is used, because
         replicas end one after the other and the sum over the remaining replicas would be meaningless.
@@ -347,7 +382,7 @@ class RunState:
         return sorted(failed, key=lambda track: (not self._names(track), track.since or 0.0))
 
     def cause_of(self, track: ReplicaStatus) -> str:
-        """Returns why a replica ended, or why the run ended if that reason names the replica."""
+        """Returns why a replica ended: its own reason or else the run's reason if that names the replica."""
         if not track.reason and self._names(track):
             return self.reason[len(track.name) :].lstrip(": ")
         return track.reason
@@ -365,8 +400,8 @@ class RunState:
 
     @property
     def _is_partial(self) -> bool:
-        """Whether a sum would be incomplete, because the host of a live replica is lost or a running replica has
-        reported no values.
+        """Returns whether a sum would be incomplete, because the host of a live replica is lost or a running replica
+        has reported no values.
         """
         return any(
             track.host in self.lost or (track.state == "running" and not len(track.ring))
@@ -435,7 +470,7 @@ class RunState:
             return
         if event.get("first") and not any(moment.kind == "first_step" for moment in self.moments):
             self._note(TimelineEvent(at, "first_step", replica=track.name, host=track.host), changes)
-        # When a host sends telemetry, its samples contain the same values as the reports in the journal.
+        # A host with telemetry sends the same values in its samples, so its reports in the journal are ignored.
         values = reported_values(metrics_of_event(event), custom_metrics_of_event(event))
         if track.host not in self._heard and track.ring.append(at, values):
             changes.replicas.add(track.name)
@@ -449,8 +484,9 @@ class RunState:
         self._note(TimelineEvent(at, "asked", what, host=host, by=user_of(dict(event))), changes)
 
     def _checkpoint(self, event: Mapping[str, Any], at: float, changes: RunChanges) -> None:
-        """Processes a checkpoint that was saved or copied; examples of its name are `step-000000001200` and
-        `step-000000001200-final`.
+        """Adds a saved or copied checkpoint to the timeline.
+
+        Checkpoints have names such as `step-000000001200` and `step-000000001200-final`.
         """
         step = re.match(r"step-(\d+)", str(event.get("checkpoint", "")))
         if step is None:
@@ -477,6 +513,9 @@ class RunState:
         last = self.moments[-1] if self.moments else None
         if last is not None and moment.repeats(last):
             return
+        if last is not None and moment.continues_wait(last):
+            moment = replace(moment, time=last.time)
+            self.moments.pop()
         self.moments.append(moment)
         changes.moments.append(moment)
 
@@ -504,13 +543,13 @@ OF_TRAINERS = ("throughput", "loss", "step")
 
 
 def known(tracks: Iterable[ReplicaStatus], name: str) -> list[float]:
-    """Returns the latest value of each replica that has reported one. NaN stands for a value that is not finite."""
+    """Returns the latest value of each replica that has reported the metric. NaN stands for a non-finite value."""
     values = (track.ring.last(name) for track in tracks)
     return [value for value in values if value is not None]
 
 
 def finite_values(tracks: Iterable[ReplicaStatus], name: str) -> list[float]:
-    """Returns the latest value of each replica that has reported a finite one."""
+    """Returns the latest value of each replica that has reported a finite value."""
     return [value for value in known(tracks, name) if not math.isnan(value)]
 
 

@@ -14,7 +14,7 @@ SERVING = ("ps", "reducer")
 
 @dataclass
 class ReplicaStatus:
-    """One replica: where it is placed, its state, and its measured values."""
+    """The placement, the state and the measured values of one replica."""
 
     name: str
     host: str
@@ -38,7 +38,7 @@ class ReplicaStatus:
 
     @property
     def serves(self) -> bool:
-        """Whether the replica serves trainers and takes no steps itself."""
+        """Whether the replica serves trainers and computes no steps itself."""
         return self.role in SERVING
 
     @property
@@ -48,12 +48,12 @@ class ReplicaStatus:
 
 @dataclass(frozen=True)
 class WaitingForHosts:
-    """A restart that waits until lost hosts answer again, or until a time limit."""
+    """A restart that waits until the lost hosts answer again, or until a time limit."""
 
     cause: str
     hosts: str
     until: float
-    """The time limit, in seconds since 1970."""
+    """The time at which the wait ends at the latest, in seconds since 1970."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class TimelineEvent:
     generation: int = 0
     """The new generation of the gang, for a restart."""
     by: str = ""
-    """The user who made a request (`state`: launch, stop, force or grow), such as `kim@laptop`; "" if unknown."""
+    """The user who requested what `state` names (launch, stop, force or grow), such as `kim@laptop`; "" if unknown."""
     waiting: WaitingForHosts | None = None
     """The hosts that a run waits for before it restarts."""
     step: int = 0
@@ -83,8 +83,9 @@ class TimelineEvent:
     """The number of workers before any was lost, for a membership."""
 
     def repeats(self, before: TimelineEvent) -> bool:
-        """Whether the event repeats the previous one: the end of a run or replica is reported first as a state, and
-        then with details.
+        """Returns whether the event repeats the previous event `before`.
+
+        The end of a run or replica is first reported as a state, and then again with details.
         """
         alike = (self.kind, self.state, self.replica, self.host, self.generation, self.by, self.step)
         if alike != (
@@ -92,6 +93,10 @@ class TimelineEvent:
         ):
             return False
         return self.kind != "run" or self.state in ENDED or self.reason == before.reason
+
+    def continues_wait(self, before: TimelineEvent) -> bool:
+        """Returns whether the event only updates the reason or expected start of the wait that `before` reported."""
+        return self.kind == before.kind == "run" and self.state == before.state == "waiting"
 
 
 def waiting_for(value: object) -> WaitingForHosts | None:
@@ -105,7 +110,7 @@ def waiting_for(value: object) -> WaitingForHosts | None:
 
 @dataclass
 class RunChanges:
-    """The changes since the window was last notified."""
+    """The changes of a run's state since the window was last notified."""
 
     replicas: set[str] = field(default_factory=set)
     moments: list[TimelineEvent] = field(default_factory=list)

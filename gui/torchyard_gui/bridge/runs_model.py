@@ -1,6 +1,4 @@
-"""The window's model of the runs that hosts know or this computer has recorded, with feeds of the runs that are
-followed.
-"""
+"""The window's model of the runs that hosts know or this computer has recorded, with a feed for each followed run."""
 
 from __future__ import annotations
 
@@ -18,12 +16,12 @@ from torchyard_core.home import Home
 from torchyard_core.launch.agent_interface import AgentLink
 from torchyard_core.launch.runs.annotations import Annotation, Annotations
 from torchyard_core.launch.runs.checkpoints import SavedStep, newest_checkpoint
-from torchyard_core.launch.runs.download import Files, fetch_files, list_files
 from torchyard_core.launch.runs.history import History, RunRecord
-from torchyard_core.launch.runs.known_runs import KnownRun, free_prepared, list_runs, stop_run
+from torchyard_core.launch.runs.known_runs import KnownRun, free_prepared, list_runs, remember_states, stop_run
 from torchyard_core.launch.runs.model_download import SavedModel, fetch_model, find_model, model_sources
+from torchyard_core.launch.runs.output_download import Files, fetch_files, list_files
+from torchyard_gui.bridge.background_jobs import Job
 from torchyard_gui.bridge.fleet_model import FleetModel
-from torchyard_gui.bridge.jobs import Job
 from torchyard_gui.bridge.log_feed import LogFeed
 from torchyard_gui.bridge.run_feed import RunFeed
 
@@ -33,13 +31,13 @@ if TYPE_CHECKING:
     from torchyard_core.launch.growth import AddedWorkers
 
 FEEDS = 6
-"""Maximum number of open feeds. If there are more, the feed that was requested longest ago is closed."""
+"""Maximum number of open feeds. If it is exceeded, the least recently requested feed is closed."""
 
 Failed = Callable[[TorchyardError], None]
 
 
 class GrowthJob:
-    """A job that adds workers to a run on a thread."""
+    """A job that adds workers to a run on a background thread."""
 
     def __init__(self, model: FleetModel, run: KnownRun, host: str, count: int, pool: str):
         self._model = model
@@ -57,7 +55,8 @@ class GrowthJob:
     def work(self) -> AddedWorkers | None:
         """Adds the workers.
 
-        Returns None after a cancellation. Raises TorchyardError if the workers have not joined. Runs on the thread.
+        Returns None after a cancellation. Raises TorchyardError if the workers have not joined. Called on the
+        background thread.
         """
         from torchyard_core.app.desktop import Desktop
         from torchyard_core.app.grow_run import GrowRun
@@ -75,7 +74,7 @@ class GrowthJob:
 
 
 class RunsModel(QObject):
-    """Model of the runs, used on the GUI thread. Slow work runs on threads."""
+    """Model of the runs, used on the GUI thread. Slow operations run on background threads."""
 
     runs_changed = Signal()
     """Emitted when the list of runs, the state of a run or an annotation has changed."""
@@ -86,7 +85,7 @@ class RunsModel(QObject):
         self.fleet_model = fleet_model
         self.history = History(home.history)
         self.silent: dict[str, HostError] = {}
-        """The errors of hosts that did not answer the last query for runs, by host."""
+        """The errors of hosts that did not answer the last query for runs, by host name."""
         self._runs: list[KnownRun] = list_runs({}, self.history)
         self._feeds: dict[str, RunFeed] = {}
         self._refreshing: Job | None = None
@@ -109,7 +108,7 @@ class RunsModel(QObject):
         return next((run for run in self._runs if run.run_id == run_id), None)
 
     def read_history(self) -> None:
-        """Reads this computer's history at once, without contacting a host."""
+        """Reads the history on this computer immediately, without contacting a host."""
         self.annotations = self._notes.load()
         known = {run.run_id: run for run in self._runs if run.is_fresh}
         noted = list_runs({}, self.history)
@@ -130,13 +129,16 @@ class RunsModel(QObject):
                     silent[name] = link
                 else:
                     links[name] = link
-            return list_runs(links, history), silent
+            runs = list_runs(links, history)
+            with suppress(OSError):  # The list is shown even if the states cannot be recorded in the history.
+                remember_states(runs, history)
+            return runs, silent
 
         self._refreshing = fleet_model.jobs.run(ask, self._refreshed, self._not_refreshed, owner=self)
         self.refreshing_changed.emit()
 
     def feed(self, run: KnownRun) -> RunFeed:
-        """Returns the feed of a run. A feed is opened if necessary."""
+        """Returns the feed of a run, which is opened if necessary."""
         feed = self._feeds.pop(run.run_id, None)
         if feed is not None and feed.error is not None and not feed.is_live:
             feed.close()
@@ -144,9 +146,11 @@ class RunsModel(QObject):
             feed = None
         if feed is None:
             model = self.fleet_model
+            cluster = model.cluster_of(run.primary)
             feed = RunFeed(
                 *(run, lambda: model.fleet, self.history, model.jobs, model.facts, self, self._predictor()),
-                cluster=model.cluster_of(run.primary),
+                cluster=cluster,
+                cpus_of=lambda node: model.clusters.cpus_of(cluster, node),
             )
             feed.changed.connect(self._feed_changed)
         self._feeds[run.run_id] = feed
@@ -157,7 +161,7 @@ class RunsModel(QObject):
         return feed
 
     def _predictor(self) -> Callable[[RunRecord], PredictedStep | None]:
-        """Returns a function for threads that predicts the step of a run."""
+        """Returns a function that predicts a step of a run. The function may be called on any thread."""
         home, inventory, facts = self.fleet_model.home, self.fleet_model.inventory, tuple(self.fleet_model.facts())
 
         def predict(record: RunRecord) -> PredictedStep | None:
@@ -190,7 +194,7 @@ class RunsModel(QObject):
     def find_checkpoint(
         self, run: KnownRun, done: Callable[[SavedStep | None], None], failed: Failed, *, owner: QObject | None = None
     ) -> Job:
-        """Looks for the newest checkpoint in the run's folders on its hosts."""
+        """Looks for the newest checkpoint of a run in the run's folders on its hosts."""
         model = self.fleet_model
 
         def look() -> SavedStep | None:
@@ -216,7 +220,7 @@ class RunsModel(QObject):
         pattern: str = "",
         owner: QObject | None = None,
     ) -> Job:
-        """Downloads the files of a run to the folder `target`/HOST.
+        """Downloads the files of a run from each of its hosts to the folder `target`/HOST.
 
         Args:
             progress: Called with the number of downloaded bytes and the total.
@@ -346,7 +350,7 @@ class RunsModel(QObject):
         self.refreshing_changed.emit()
 
     def _take(self, runs: list[KnownRun]) -> None:
-        # The trials of a sweep would hide all other runs.
+        # Trials of sweeps are left out, because they would hide all other runs.
         self._runs = [self._as_followed(run) for run in runs if not run.sweep_run]
         self.runs_changed.emit()
 

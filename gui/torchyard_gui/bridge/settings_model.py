@@ -1,4 +1,4 @@
-"""The user's settings. The window can change them and undo changes, and detects changes by other programs."""
+"""The user's settings: reading, changes with undo, and detection of changes by other programs."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from torchyard_core.home import Home
 from torchyard_core.user_settings import UserSettings
 
 SETTLE_MS = 100
-"""Delay in milliseconds after a change of the file, because writing it once causes several events."""
+"""Delay in milliseconds between a change of the file and its reload, because one write causes several events."""
 
 
 @dataclass(frozen=True)
 class _Edit:
-    """A change of a key that can be undone. An empty value stands for the default."""
+    """A change of one setting that can be undone. An empty value stands for the default."""
 
     key: str
     before: str
@@ -63,11 +63,11 @@ class SettingsModel(QObject):
             self.changed.emit()
 
     def problem(self, key: str, value: str) -> TorchyardError | None:
-        """Returns what is wrong with a new value, or None if it is valid. An empty value stands for the default."""
+        """Returns the problem of a new value, or None if the value is valid. An empty value stands for the default."""
         return self._change.problem(key, value)
 
     def change(self, key: str, value: str) -> None:
-        """Writes a value; an empty one restores the default.
+        """Writes a value. An empty value restores the default.
 
         Raises TorchyardError if the value is invalid or cannot be written.
         """
@@ -78,7 +78,9 @@ class SettingsModel(QObject):
 
     @property
     def can_undo(self) -> bool:
-        """Whether the last change can be undone. It cannot be if another program has changed the value since."""
+        """Whether the last change can be undone. A change cannot be undone if another program has changed the value
+        since then.
+        """
         return bool(self._edits) and self.written.get(self._edits[-1].key, "") == self._edits[-1].after
 
     def undo(self) -> str:

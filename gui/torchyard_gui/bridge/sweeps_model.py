@@ -1,40 +1,45 @@
-"""The window's model of the sweeps that hosts know or this computer has recorded, with the tables of their trials."""
+"""The window's model of the sweeps that hosts know or this computer has recorded, with a table of trials for each
+sweep.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from PySide6.QtCore import QObject, QTimer, Signal
 
-from torchyard_core.app.run_links import link_to_primary
+from torchyard_core.app.run_links import find_trial, link_to_primary
 from torchyard_core.app.team_studies import TeamStudies
-from torchyard_core.errors import AgentRefused, HostError, RunFailed, TorchyardError, Unreachable
-from torchyard_core.launch.runs.known_runs import KnownRun, ask_run, list_runs, stop_run
-from torchyard_core.launch.runs.sweep_results import SweepCopies
-from torchyard_core.next_steps import AddHost
+from torchyard_core.errors import AgentRefused, HostError, RunFailed, TorchyardError
+from torchyard_core.launch.runs.known_runs import KnownRun, ask_run, stop_run
+from torchyard_core.launch.runs.sweep_copies import SweepCopies
 from torchyard_core.sweeps.trial_table import SweepTable, Trial, topology_of_trial
 from torchyard_core.topology.file import dump, topology_from_text
-from torchyard_gui.bridge.jobs import Job
+from torchyard_gui.bridge.background_jobs import Job
 from torchyard_gui.bridge.runs_model import RunsModel
 
 Failed = Callable[[TorchyardError], None]
 ENDED = ("finished", "stopped")
-"""States of a table that its coordinator does not change any more."""
+"""States of a sweep in which its coordinator no longer changes the table of trials."""
 SHARE_EVERY_MS = 30_000
-"""Time in milliseconds between two updates of live sweeps for the team's database, whichever page is visible."""
+"""Interval in milliseconds between updates of live sweeps whose studies are copied to the team's database. Live sweeps
+are updated whichever page is visible.
+"""
 
 
 class SweepsModel(QObject):
-    """Model of the sweeps, used on the GUI thread. Slow work runs on threads."""
+    """Model of the sweeps, used on the GUI thread. Slow operations run on background threads."""
 
     sweeps_changed = Signal()
     """Emitted when the list of sweeps or the state of a sweep has changed."""
     table_changed = Signal(str)
-    """Emitted with the ID of a sweep when its table, or the error with which it was not read, has changed."""
+    """Emitted with the ID of a sweep when its table, or the error of the last attempt to read the table, has changed.
+    """
     shared = Signal()
-    """Emitted when the study of a sweep has been copied to the team's database, or there is none."""
+    """Emitted when a sweep's study has been copied to the team's database, and also if there is no such database."""
     not_shared = Signal(str, object)
-    """Emitted with the ID of a sweep and the error with which its study was not copied to the team's database."""
+    """Emitted with the ID of a sweep, and the error that prevented copying its study to the team's database."""
 
     def __init__(self, runs: RunsModel, parent: QObject | None = None):
         super().__init__(parent)
@@ -44,7 +49,7 @@ class SweepsModel(QObject):
         self._tables: dict[str, SweepTable] = {}
         self._errors: dict[str, TorchyardError] = {}
         self._final: set[str] = set()
-        """The sweeps whose trials were read after their end."""
+        """IDs of the sweeps whose trials were read after the sweep had ended."""
         self._updating: dict[str, Job] = {}
         self._studies = TeamStudies(self.fleet_model.home)
         self._sharing: dict[str, Job] = {}
@@ -58,17 +63,19 @@ class SweepsModel(QObject):
     @property
     def sweeps(self) -> tuple[KnownRun, ...]:
         """All sweeps, the newest first."""
-        return tuple(run for run in self.runs.runs if run.is_sweep)
+        return tuple(self._as_running(run) for run in self.runs.runs if run.is_sweep)
 
     def sweep(self, run_id: str) -> KnownRun | None:
         return next((run for run in self.sweeps if run.run_id == run_id), None)
 
     def table(self, run_id: str) -> SweepTable | None:
-        """Returns the last known trials of a sweep; None if none are known yet."""
+        """Returns the last known trials of a sweep, or None if no trials are known yet."""
         return self._tables.get(run_id)
 
     def error(self, run_id: str) -> TorchyardError | None:
-        """Returns why the trials of a sweep could not be read from its primary the last time; None if they were."""
+        """Returns the error of the last attempt to read the trials of a sweep from its primary, or None if the attempt
+        succeeded.
+        """
         return self._errors.get(run_id)
 
     def study_file(self, run_id: str) -> str:
@@ -77,9 +84,11 @@ class SweepsModel(QObject):
         return str(file) if file.exists() else ""
 
     def update(self, run: KnownRun) -> None:
-        """Reads the trials of a sweep from its primary; if it does not answer, from the copy on this computer.
+        """Reads the trials of a sweep from its primary or, if the primary does not answer, from the copy on this
+        computer.
 
-        Does nothing while they are being read. The trials of an ended sweep are read from the copy if it is complete.
+        Does nothing if the trials are already being read. The trials of an ended sweep are read from the copy if the
+        copy is complete.
         """
         if run.run_id in self._updating:
             return
@@ -117,27 +126,22 @@ class SweepsModel(QObject):
         """Requests that a sweep be stopped with all its trials."""
         return self.runs.stop(run, failed, force=force, owner=owner)
 
-    def stop_trial(self, trial: Trial, failed: Failed, *, force: bool = False, owner: QObject | None = None) -> Job:
-        """Requests that a running trial be stopped; it then counts as failed."""
+    def stop_trial(
+        self, run: KnownRun, trial: Trial, failed: Failed, *, force: bool = False, owner: QObject | None = None
+    ) -> Job:
+        """Requests that a running trial of a sweep be stopped; it then counts as failed."""
         model = self.fleet_model
 
         def ask() -> None:
-            host = trial.hosts[0] if trial.hosts else ""
-            if not model.fleet.knows(host):
-                message = f"the host {host} of trial {trial.trial} is not in the fleet file."
-                raise Unreachable(host, message, hint=("Add it by that name.", AddHost(host)))
-            link = model.fleet.link(host, install=False)
-            found = [run for run in list_runs({host: link}, self.runs.history) if run.run_id == trial.run_id]
-            if not found:
-                raise RunFailed(f"the run of trial {trial.trial} is not known on {host}.", code="no_run")
-            stop_run(found[0], link, force=force)
+            found = find_trial(model.fleet, run, trial, self.runs.history)
+            stop_run(found, link_to_primary(model.fleet, found), force=force)
 
         return model.jobs.run(ask, None, failed, owner=owner)
 
     def trial_topology(
         self, run: KnownRun, trial: Trial, done: Callable[[str], None], failed: Failed, *, owner: QObject | None = None
     ) -> Job:
-        """Produces the text of the sweep's topology with the parameters of a trial in its arguments."""
+        """Passes the sweep's topology as text to `done`, with the parameters of a trial inserted into the arguments."""
         model, history = self.fleet_model, self.runs.history
 
         def make() -> str:
@@ -162,12 +166,14 @@ class SweepsModel(QObject):
         self._sharing.clear()
 
     def _update_shared(self) -> None:
-        """Updates all sweeps that may have changed, if their studies are copied to a team's database."""
+        """Updates all sweeps that may have changed, if studies are copied to a team's database."""
         if self._studies.url:
             self.update_all()
 
     def _share(self, run_id: str, table: SweepTable) -> None:
-        """Copies the study of a sweep to the team's database, if there is one, unless it is being copied."""
+        """Copies the study of a sweep to the team's database, if there is one. Does nothing if a copy is already in
+        progress.
+        """
         if run_id in self._sharing or self._shared.get(run_id) == table.study:
             return
 
@@ -182,6 +188,12 @@ class SweepsModel(QObject):
             self.not_shared.emit(run_id, error)
 
         self._sharing[run_id] = self.fleet_model.jobs.run(lambda: self._studies.copy(table), done, failed, owner=self)
+
+    def _as_running(self, run: KnownRun) -> KnownRun:
+        """Returns a sweep in the state `running` if it is listed as waiting but one of its trials is running."""
+        table = self._tables.get(run.run_id)
+        is_late = run.state == "waiting" and table is not None and table.count("running") > 0
+        return replace(run, state="running", reason="") if is_late and run.run_id not in self._errors else run
 
     def _take(self, run: KnownRun, table: SweepTable | None, error: TorchyardError | None) -> None:
         before = self._tables.get(run.run_id), str(self._errors.get(run.run_id, ""))

@@ -1,4 +1,4 @@
-"""The outline of a drop target, which is also used to highlight a rack briefly."""
+"""The outline of a drop target. The same outline is also used to highlight a rack briefly."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ POINT_OUT_MS = 2500
 
 
 class DropHighlight(QObject):
-    """The single outline of a `TopologyScene`. While it marks a drop target, no rack is highlighted."""
+    """The single outline of a `TopologyScene`, which marks either a drop target or a highlighted rack."""
 
     def __init__(self, scene: QGraphicsScene, height: float):
         super().__init__(scene)

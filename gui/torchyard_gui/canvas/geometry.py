@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Box(NamedTuple):
-    """A rectangle. `QRectF(*box)` converts it."""
+    """A rectangle. `QRectF(*box)` converts a box to Qt's type."""
 
     x: float
     y: float
@@ -27,11 +27,11 @@ class Box(NamedTuple):
         return self.x + self.width / 2, self.y + self.height / 2
 
     def has(self, x: float, y: float) -> bool:
-        left, top, width, height = self  # Properties would be slower, and this code runs on every mouse move.
+        left, top, width, height = self  # Unpacking is faster than attribute access; this runs on every mouse move.
         return 0 <= x - left < width and 0 <= y - top < height
 
     def meets(self, other: Box) -> bool:
-        """Returns whether the boxes overlap."""
+        """Returns whether this box and the other box overlap."""
         return self.x < other.right and other.x < self.right and self.y < other.bottom and other.y < self.bottom
 
     def moved(self, x: float, y: float) -> Box:

@@ -1,6 +1,6 @@
 """Keyboard input of the canvas: commands, and navigation by arrow keys.
 
-Commands are identified by key codes, because the letters of keys depend on the input method.
+Commands are identified by key codes, because the text of a key event depends on the input method.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ COMMANDS = {
     (Key.Key_Return, PLAIN): "activate",
     (Key.Key_Enter, PLAIN): "activate",
 }
-"""Names of the view's methods by key and modifiers."""
+"""The name of the canvas view's method that a key triggers, by key and modifiers."""
 
 
 def command_of(event: QKeyEvent) -> str:
-    """Returns the name of the view's method for a key, or "" if the key has no command."""
+    """Returns the name of the canvas view's method that a key event triggers, or "" if there is none."""
     modifiers = event.modifiers() & ~IGNORED
     return next((name for (key, held), name in COMMANDS.items() if event.key() == key and modifiers == held), "")
 
@@ -48,11 +48,11 @@ def command_of(event: QKeyEvent) -> str:
 Direction = Literal["left", "right", "up", "down"]
 
 ASIDE = 3.0
-"""The weight of a distance perpendicular to the key's direction, relative to a distance along it."""
+"""Weight of the distance perpendicular to the arrow key's direction. The distance along it has weight 1."""
 
 
 def neighbour(boxes: Mapping[str, Box], start: str, direction: Direction) -> str | None:
-    """Returns the name of the nearest chip in a direction, or None if there is none."""
+    """Returns the name of the chip that is nearest to the chip `start` in a direction, or None if there is none."""
     box = boxes[start]
     x, y = box.middle
     best: tuple[float, str] | None = None

@@ -11,7 +11,7 @@ from torchyard_core.formatting import seconds, size
 from torchyard_core.topology.strategies.link_load import ExchangeFacts
 from torchyard_core.topology.strategies.replica_groups import GroupKind, ReplicaGroup
 from torchyard_gui.canvas.live_state import HostLiveState, ReplicaLiveState
-from torchyard_gui.canvas.racks.content import ChipContent, RackContent
+from torchyard_gui.canvas.racks.rack_content import ChipContent, RackContent
 
 translate = QCoreApplication.translate
 
@@ -19,24 +19,24 @@ ENDED = ("succeeded", "failed", "stopped")
 
 
 def gpu_kinds(rack: RackContent) -> str:
-    """Returns the models of a rack's GPUs and how many there are, such as `8 × H100 80 GB`.
+    """Returns the number of a rack's GPUs of each model, such as `8 × H100 80 GB`.
 
-    Returns `no GPU` for a checked host without GPUs, and "" if the models are unknown.
+    Returns `no GPU` for a checked host without GPUs, and "" if the models are unknown or part of the rack's name.
     """
-    if rack.cluster and not rack.node:
-        return ""  # The name contains the models.
+    if rack.cluster and not (rack.node and rack.gpus):
+        return ""  # The rack's name contains the models. `no GPU` could be wrong: a CPU job may get a node with GPUs.
     if not rack.gpus:
         return "" if rack.layout.slots or not rack.checked else translate("Canvas", "no GPU")
     return _kinds(rack)
 
 
 def _kinds(rack: RackContent) -> str:
-    # If a host has not been checked, the size of its GPUs' memory is unknown and left out.
+    # If a host has not been checked, the memory size of its GPUs is unknown and left out.
     return ", ".join(f"{count} × {kind.removesuffix(' 0 GB')}" for kind, count in rack.gpus)
 
 
 def use_of(rack: RackContent, host: HostLiveState | None, states: Mapping[str, ReplicaLiveState] | None) -> str:
-    """Returns the text at the right of a rack's header, such as its GPU use, or the reason why the use is unknown."""
+    """Returns the text at the right of a rack's header, such as the GPU use, or the reason why the use is unknown."""
     if rack.is_tray or rack.group is not None:
         return role_counts(rack.chips)
     if host is not None and host.is_unknown:
@@ -53,16 +53,16 @@ def use_of(rack: RackContent, host: HostLiveState | None, states: Mapping[str, R
     if not total or not rack.used:
         return role_counts(rack.chips) or translate("Canvas", "not used")
     if not rack.gpus:
-        # If a host has never been checked, it is unknown how many GPUs it has.
+        # The text has no total, because the number of GPUs of a host that has never been checked is unknown.
         one, several = translate("Canvas", "uses 1 GPU"), translate("Canvas", "uses {used} GPUs")
         return (one if rack.used == 1 else several).format(used=rack.used)
     if states is None:
-        return translate("Canvas", "{used} of {total} used by this design").format(used=rack.used, total=total)
+        return translate("Canvas", "{used} of {total} used").format(used=rack.used, total=total)
     if rack.cluster and not rack.node:
         return translate("Canvas", "asks for {gpus}").format(gpus=gpu_count(rack.used))
     looks = [look for chip in rack.chips if (look := states.get(chip.name)) is not None]
     if all(look.state in ENDED for look in looks):
-        # The run has ended, so it does not use the GPUs that are in use now.
+        # All replicas of the run on this host have ended, so the run does not use the host's GPUs any more.
         return translate("Canvas", "ended") if looks else role_counts(rack.chips)
     busy = sum(len(chip.gpus) for chip in rack.chips if _is_busy(states.get(chip.name)))
     return _busy_text(total).format(used=busy, total=total)
@@ -107,8 +107,8 @@ def section_summary(
 
 
 def short_use(rack: RackContent) -> str:
-    """Returns a short text for a low zoom about the use of a rack's GPUs, such as `3 of 4`, or "" if it has no known
-    GPU.
+    """Returns the use of a rack's GPUs as a short text for low zoom levels, such as `3 of 4`, or "" if no GPU of the
+    rack is known.
     """
     if rack.is_tray or not rack.gpus:
         return ""
@@ -140,7 +140,7 @@ def role_count(role: str, count: int) -> str:
 
 
 def cpu_value(rack: RackContent) -> str:
-    """Returns the number of cores, such as `96 cores`, or `? cores` if it is unknown."""
+    """Returns the number of cores, such as `96 cores`, or `? cores` if the number is unknown."""
     if rack.cpus is None:
         return translate("Canvas", "? cores")
     if rack.cpus == 1:
@@ -241,7 +241,9 @@ def restarted(count: int) -> str:
 
 
 def shorter(cause: str) -> str:
-    """Returns the short form of a cause for a chip if there is one. The chip's tool tip contains the full text."""
+    """Returns the abbreviation of a cause of failure, to be shown on a chip. A cause without an abbreviation is
+    returned unchanged.
+    """
     return translate("Canvas", "OOM") if cause == "out of memory" else cause
 
 
@@ -255,7 +257,7 @@ def place_of(chip: ChipContent) -> str:
 
 
 def moved_from(place: str) -> str:
-    """Returns a text about the place from which a replica was just moved."""
+    """Returns a text that names the place from which a replica was just moved."""
     return translate("Canvas", "moved; was {place}").format(place=place)
 
 
@@ -288,7 +290,7 @@ def edges(count: int) -> str:
 def load_parts(load: float, facts: ExchangeFacts) -> tuple[str, str]:
     """Returns the data per step on a link in two lines, such as `3.2 GB` and `per step`.
 
-    If the size M of the gradients is unknown, the first line is a multiple of it, such as `1.5 M`.
+    If the size of the gradients is unknown, the first line is a multiple of this size, such as `1.5 M`.
     """
     return load_text(load, facts), translate("Canvas", "per step")
 
@@ -310,7 +312,7 @@ def link_sentence(load: float, facts: ExchangeFacts) -> str:
 
 
 def rack_name(rack: RackContent) -> str:
-    """Returns the name of a host or a group, or `Not placed` for the tray, for the header of its rack."""
+    """Returns the name in the header of a rack: the name of a host or a group, or `Not placed` for the tray."""
     if rack.group is not None:
         return group_name(rack.group)
     if rack.cluster:
@@ -319,12 +321,12 @@ def rack_name(rack: RackContent) -> str:
 
 
 def any_node(rack: RackContent) -> str:
-    """Returns the name of a slot of a cluster, such as `Any node with 8 × A100`, until its node is known."""
+    """Returns the name that a slot of a cluster has until its node is known, such as `Any node with 8 × A100`."""
     if rack.key == rack.cluster:
         return translate("Canvas", "Nodes not known yet")
     if rack.gpus and not rack.gpus[0][0].startswith("GPU "):
         return translate("Canvas", "Any node with {gpus}").format(gpus=_kinds(rack))
-    if rack.layout.slots:  # The types of the GPUs are not known.
+    if rack.layout.slots:  # The models of the GPUs are unknown.
         return translate("Canvas", "Any node with {gpus}").format(gpus=gpu_count(len(rack.layout.slots)))
     if rack.cpus is not None:
         return translate("Canvas", "Any node with {cores}").format(cores=cpu_value(rack))
@@ -334,8 +336,8 @@ def any_node(rack: RackContent) -> str:
 def cluster_summary(racks: Sequence[RackContent]) -> str:
     """Returns a summary of the nodes in the frame of a cluster, such as `Slurm chooses 3 nodes`."""
     count = len(racks)
-    if any(rack.key == rack.cluster for rack in racks):
-        return translate("Canvas", "not checked yet")
+    if unknown := next((rack for rack in racks if rack.key == rack.cluster), None):
+        return unknown.unchecked_reason
     if any(not rack.node for rack in racks):
         one, several = translate("Canvas", "Slurm chooses 1 node"), translate("Canvas", "Slurm chooses {count} nodes")
     else:
@@ -389,7 +391,7 @@ def add_text(role: str, host: str) -> str:
 
 
 def holder(user: str, gpu: int) -> str:
-    """Returns two lines for the slot of a GPU that is in use, with the user if known."""
+    """Returns the two lines of text in the slot of a GPU that is in use. The first line names the user, if known."""
     if not user:
         return translate("Canvas", "in use\nGPU {gpu}").format(gpu=gpu)
     return translate("Canvas", "{user}\nuses GPU {gpu}").format(user=user, gpu=gpu)
@@ -407,19 +409,20 @@ def slot_sentence(rack: RackContent, gpu: int) -> str:
     if not rack.use_known:
         return translate("Canvas", "GPU {gpu} of {host}: current use unknown").format(gpu=gpu, host=rack.key)
     if rack.cluster:
-        return translate("Canvas", "GPU {gpu} of {host} is not used by this design").format(gpu=gpu, host=rack.key)
+        return translate("Canvas", "GPU {gpu} of {host} is not used by this topology").format(gpu=gpu, host=rack.key)
     return translate("Canvas", "GPU {gpu} of {host} is free").format(gpu=gpu, host=rack.key)
 
 
 def rack_sentence(rack: RackContent, use: str, state: str = "") -> str:
-    """Returns the text for a rack's tool tip: its full header, and which of its facts are unknown.
+    """Returns the tool tip of a rack: the full text of its header, and a note if facts about the host are unknown.
 
-    `state` is the name of the host's state, as on the Fleet page, unless the host is ready.
+    `state` is the name of the host's state on the Fleet page, or "" if the host is ready.
     """
     name = f"{rack.key}: {rack_name(rack)}" if rack.cluster else rack.key
     lines = [" · ".join(part for part in (name, gpu_kinds(rack), use) if part)]
     if rack.cluster and rack.key == rack.cluster:
-        lines.append(translate("Canvas", "The cluster has not been checked; assuming that its nodes suffice."))
+        text = translate("Canvas", "The cluster {reason}; assuming that its nodes suffice.")
+        lines.append(text.format(reason=rack.unchecked_reason))
     elif not rack.checked:
         lines.append(translate("Canvas", "It {reason}; assuming it fits.").format(reason=rack.unchecked_reason))
     elif not rack.use_known:
@@ -429,7 +432,7 @@ def rack_sentence(rack: RackContent, use: str, state: str = "") -> str:
 
 
 def short_rack_use(rack: RackContent) -> str:
-    """Returns a short text about the GPUs of a rack that the topology uses, or "" if the rack has no known GPU."""
+    """Returns how many GPUs of a rack the topology uses, such as `3 of 4 used`, or "" if the rack has no known GPU."""
     if rack.is_tray or not rack.gpus:
         return ""
     return translate("Canvas", "{used} of {total} used").format(used=rack.used, total=len(rack.layout.slots))

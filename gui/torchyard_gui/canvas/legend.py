@@ -1,4 +1,4 @@
-"""The legend of the canvas, which explains ports and lines, or the shades of tiles."""
+"""The legend of the canvas, which explains the ports and lines of edges or, for tiles, the shades of GPU use."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ translate = QCoreApplication.translate
 
 
 def entries_of(wiring: HostTraffic) -> list[Entry]:
-    """Returns the legend's entries, each with a symbol and a label: for every kind of port, the lines of the exchange,
-    and checkpoints, as far as they are drawn.
+    """Returns the legend's entries, each with a symbol and a label, for the ports, exchange lines and checkpoint lines
+    that are drawn.
     """
     found: list[Entry] = []
     is_ring, is_average = len(wiring.ring) > 1, len(wiring.average) > 1
@@ -81,7 +81,9 @@ class Legend(QWidget):
         return [text for _, text in self._entries]
 
     def explain(self, entries: Sequence[Entry] | None) -> None:
-        """Shows entries; if `entries` is None, shows the shades of tiles; if it is empty, hides the legend."""
+        """Shows the given entries. If `entries` is None, shows the shades of tiles; if it is empty, hides the
+        legend.
+        """
         chosen = None if entries is None else tuple(entries)
         if chosen == self._entries:
             return
@@ -92,9 +94,7 @@ class Legend(QWidget):
         self.update()
 
     def set_limit(self, width: int) -> None:
-        """Sets the maximum width. If the entries do not fit into one row, further rows are added, and the legend grows
-        upwards.
-        """
+        """Sets the maximum width. Entries that do not fit into one row are wrapped, and the legend grows upwards."""
         self._limit = width
         self._fit()
 
@@ -110,7 +110,7 @@ class Legend(QWidget):
         self.move(self.x(), bottom - self.height() + 1)
 
     def _rows(self, entries: Sequence[Entry]) -> list[list[Entry]]:
-        """Distributes the entries over rows that fit into the limit.
+        """Distributes the entries over rows that are no wider than the limit.
 
         Only an entry that is alone in its row may be wider than the limit.
         """

@@ -1,4 +1,4 @@
-"""The levels of detail. The zoom determines which of them is used."""
+"""The levels of detail, one of which is chosen according to the zoom."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Level(Enum):
     FULL = "full"
     """All labels and symbols are shown."""
     COARSE = "coarse"
-    """Badges and numbers are shown in a size that is readable."""
+    """Badges and numbers are enlarged so that they stay readable."""
     TILE = "tile"
     """Each rack is a tile with a cell for each GPU and for each replica without a GPU."""
 

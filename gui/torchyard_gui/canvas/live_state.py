@@ -1,4 +1,6 @@
-"""Live state of replicas and hosts as values for the canvas. Equal values cause no repaint."""
+"""The live states of replicas and hosts as values for the canvas. If a new value equals the old one, nothing is
+repainted.
+"""
 
 from __future__ import annotations
 
@@ -11,23 +13,23 @@ Tint = Literal["wait", "fail"]
 
 @dataclass(frozen=True, slots=True)
 class ReplicaLiveState:
-    """The state of a replica in a live run. A tint and a cause show a problem."""
+    """The state of a replica in a live run. If the replica has a problem, `tint` and `cause` describe it."""
 
     state: str
     """The state of the replica: "running", "starting", "pending", "failed", "unknown", "succeeded", "stopped", …"""
     meter: float | None = None
-    """Load of the replica's GPUs, or else of its CPUs, from 0 to 1; None if it is unknown."""
+    """Load of the replica's GPUs or, if there are none, of its CPUs, from 0 to 1; None if the load is unknown."""
     metric: str = ""
     """A metric as text with its unit, such as "91 %" or "412/s"."""
     tint: Tint | None = None
     cause: str = ""
-    """A short reason for the tint, such as "1.8×" or "out of memory"."""
+    """A short reason for the tint, such as "out of memory", or "1.8×" for a trainer that is 1.8 times too slow."""
     stale_since: str = ""
     """The time of the last report, such as "14:21"; empty while the replica's host answers."""
     restarts: int = 0
     """Number of restarts."""
     details: str = field(default="", compare=False)
-    """The parts of a step with their values, for tool tips. Not compared, because chips do not show them."""
+    """The durations of the parts of a training step, for tool tips. Ignored in comparisons: chips do not show them."""
 
     @property
     def is_unknown(self) -> bool:
@@ -45,15 +47,15 @@ class HostLiveState:
     note: str = ""
     """A short note that is shown at the right of the rack's header, in place of the GPU use."""
     holders: Mapping[int, str] = field(default_factory=dict)
-    """The user of each GPU that is in use, as the two lines in its slot, by GPU index."""
+    """The two lines of text in the slot of each used or booked GPU, by GPU index."""
     held: Mapping[int, str] = field(default_factory=dict)
-    """A sentence about the user of each GPU that is in use, for tool tips, by GPU index."""
+    """A sentence about the user of each used or booked GPU, by GPU index. The tool tip of the slot shows it."""
     name: str = ""
-    """The name of the host's state as on the Fleet page, such as `unreachable`, for tool tips; "" if it is ready."""
+    """The name of the host's state on the Fleet page, such as `unreachable`; "" if the host is ready."""
     mark: str = ""
-    """The mark in the header, if it is not that of `state`.
+    """The mark in the rack's header. If it is "", the header shows the mark of `state`.
 
-    Even then, `state` determines how the host's chips look.
+    The appearance of the host's chips always follows `state`.
     """
 
     @property

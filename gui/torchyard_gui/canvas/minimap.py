@@ -12,7 +12,7 @@ from torchyard_gui.theme.theme import theme
 from torchyard_gui.theme.tokens import METRICS as M
 
 MOST = QSizeF(196, 132)
-"""Maximum size of the map, including the padding."""
+"""Maximum size of the map in pixels, including the padding."""
 PAD = 8
 LARGE = 16
 """The map is hidden by default if there are at most this many racks."""
@@ -38,7 +38,7 @@ class Minimap(QWidget):
         self._scene = scene
         self._wanted: bool | None = None
         self._held: QPointF | None = None
-        """Position of the pointer relative to the middle of the visible part, in scene coordinates."""
+        """Offset of the pointer from the centre of the visible part during a drag, in scene coordinates."""
         self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
         self.setCursor(Qt.CursorShape.PointingHandCursor)
         self.setAccessibleName(self.tr("Minimap"))
@@ -47,7 +47,7 @@ class Minimap(QWidget):
 
     @property
     def wanted(self) -> bool | None:
-        """Whether the user wants the map, or None for the default."""
+        """Whether the user wants the map. None if the user has not chosen, so that the default applies."""
         return self._wanted
 
     def set_wanted(self, wanted: bool | None) -> None:
@@ -55,7 +55,7 @@ class Minimap(QWidget):
         self.refresh()
 
     def refresh(self) -> None:
-        """Shows or hides the map, and updates it after the scene or its visible part has changed."""
+        """Updates the map after a change of the scene or of its visible part. Also decides whether the map is shown."""
         content = self._scene.content_rect()
         shown = self._wanted
         if shown is None:
@@ -119,7 +119,7 @@ class Minimap(QWidget):
         elif event.key() == Key.Key_Escape:
             self.left.emit()
         else:
-            event.ignore()  # These keys zoom; the view handles them.
+            event.ignore()  # The view handles all other keys, such as those that zoom.
 
     def focusInEvent(self, event: QFocusEvent) -> None:
         super().focusInEvent(event)

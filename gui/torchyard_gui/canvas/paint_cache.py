@@ -44,7 +44,7 @@ def hatching(token: str) -> QBrush:
 
 @cache
 def mixed(one: str, other: str, part: float) -> QColor:
-    """Returns a mixture of two tokens' colours; `part`, from 0 to 1, is the fraction of the second colour."""
+    """Returns a mixture of the colours of two theme tokens. `part` is the second colour's fraction, from 0 to 1."""
     return mixed_colors(theme().color(one), theme().color(other), part)
 
 
@@ -66,7 +66,7 @@ def put_pin(painter: QPainter, x: float, y: float, size: float) -> None:
 
 
 def _put(painter: QPainter, sketch: Sketch, name: str, x: float, y: float, size: float) -> None:
-    # Images are cached at the size at which they are shown, because scaling a pixmap would blur it.
+    # Images are cached at the displayed size, because scaling a pixmap would blur it.
     scale = painter.worldTransform().m11() * painter.device().devicePixelRatioF()
     image = _drawn(sketch, name, max(1, round(size * scale)))
     painter.drawPixmap(QRectF(x, y, size, size), image, QRectF(0, 0, image.width(), image.height()))
@@ -118,7 +118,7 @@ def elided(text: str, width: int, role: str, weight: int = 0, size: int = 0) -> 
 
 @lru_cache(maxsize=512)
 def wrapped(text: str, width: int, role: str) -> tuple[str, ...]:
-    """Wraps text at spaces. A word that is wider than `width` is shortened."""
+    """Wraps text at spaces. A word that is wider than `width` is elided."""
     lines: list[str] = []
     for word in text.split():
         if lines and width_of(f"{lines[-1]} {word}", role) <= width:
@@ -131,7 +131,7 @@ def wrapped(text: str, width: int, role: str) -> tuple[str, ...]:
 def write(
     painter: QPainter, x: float, baseline: float, text: str, ink: str, role: str, weight: int = 0, size: int = 0
 ) -> None:
-    """Paints text that starts at `x`, in the colour of a token."""
+    """Paints text that starts at `x`, in the colour of the theme token `ink`."""
     painter.setPen(theme().color(ink))
     painter.setFont(font(role, weight, size))
     painter.drawText(QPointF(x, baseline), text)
@@ -139,7 +139,7 @@ def write(
 
 @cache
 def follow_theme() -> None:
-    """Clears the caches that depend on the theme whenever the theme changes. Only the first call has an effect."""
+    """Registers a handler that clears the theme-dependent caches when the theme changes. Further calls do nothing."""
     theme().changed.connect(_forget)
 
 

@@ -1,7 +1,7 @@
-"""The scene of one plan: racks, tray and edges. The scene never changes the topology.
+"""The scene of one plan: racks, edges, and the tray of unplaced replicas. The scene never changes the topology.
 
-It has a single view. The view's zoom determines the level of detail, and the view's size determines the number of
-columns.
+The scene has a single view. The view's zoom determines the level of detail, and the view's size determines the number
+of columns of racks.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from torchyard_gui.canvas.level_of_detail import Level, level_of
 from torchyard_gui.canvas.live_state import HostLiveState, ReplicaLiveState
 from torchyard_gui.canvas.racks.chip_painting import ChipState
 from torchyard_gui.canvas.racks.cluster_frame import ClusterFrame
-from torchyard_gui.canvas.racks.content import TRAY, ChipContent, RackContent, frames_of, racks_of, unplaced
 from torchyard_gui.canvas.racks.layout import lay_tray
+from torchyard_gui.canvas.racks.rack_content import TRAY, ChipContent, RackContent, frames_of, racks_of, unplaced
 from torchyard_gui.canvas.racks.rack_item import RackItem, reason_lines
 from torchyard_gui.canvas.racks.rack_layer import RackLayer
 from torchyard_gui.canvas.racks.tile_painting import tint_of
@@ -38,7 +38,7 @@ from torchyard_gui.theme.theme import theme
 EDGES, TARGET = 1.0, 2.0
 """Z values of edges and of drop targets, above those of racks."""
 HIGHLIGHT_MS = 6000
-"""Milliseconds for which replicas that have moved are highlighted."""
+"""How long replicas that have moved are highlighted, in milliseconds."""
 
 
 class TopologyScene(QGraphicsScene):
@@ -49,11 +49,9 @@ class TopologyScene(QGraphicsScene):
     arranged = Signal()
     """Emitted when racks have been added, removed, moved or resized."""
     states_changed = Signal()
-    """Emitted when the selection or the states of replicas have changed, so that the scene's description has changed,
-    too.
-    """
+    """Emitted when the selection or the live states of replicas have changed."""
     traffic_changed = Signal()
-    """Emitted when the kind of the strategy, or the traffic that the edges show, has changed."""
+    """Emitted when the traffic that the edges show has changed."""
     touched = Signal()
     """Emitted when something visible changes or moves."""
 
@@ -72,17 +70,17 @@ class TopologyScene(QGraphicsScene):
         self.mark = DropHighlight(self, TARGET)
         self._by_group = False
         self._content: QRectF | None = None
-        """The result of `content_rect`, until racks or edges move."""
+        """The cached result of `content_rect`; None after racks or edges have moved."""
         self._host_names: list[str] = []
         self._shown: tuple[Plan | None, Sequence[HostFacts], Collection[str]] = (None, (), ())
         self._wiring = HostTraffic()
         self._section_wiring = HostTraffic()
         self.exchange = ExchangeFacts()
-        """The known facts about the exchange, which take effect with the next `show_plan`."""
+        """The known facts about the gradient exchange. A change takes effect at the next call of `show_plan`."""
         self._loads: dict[str, float] = {}
         """Data per step on each host's link, in multiples of the gradients' size."""
         self._leaving: Counter[str] = Counter()
-        """Number of edges between each section and the others."""
+        """Number of edges between each section and all other sections."""
         self._zoom = 1.0
         self._states: Mapping[str, ReplicaLiveState] | None = None
         self._hosts: Mapping[str, HostLiveState] = {}
@@ -95,7 +93,7 @@ class TopologyScene(QGraphicsScene):
         self._highlighting = QTimer(self, singleShot=True, interval=HIGHLIGHT_MS)
         self._highlighting.timeout.connect(self._end_highlight)
         self.keeps = False
-        """Whether racks keep their places where possible, as while the user edits a topology."""
+        """Whether racks keep their positions where possible when the plan changes, as while the user edits it."""
 
         theme().changed.connect(self._take_theme)
 
@@ -155,7 +153,7 @@ class TopologyScene(QGraphicsScene):
 
     @property
     def moved(self) -> Mapping[str, str]:
-        """The previous places of the replicas that are highlighted because they have moved, by name."""
+        """The previous place of each replica that is highlighted because it has moved, by the replica's name."""
         return self._moved
 
     def _note_moves(self, before: Mapping[str, ChipContent]) -> None:
@@ -199,9 +197,9 @@ class TopologyScene(QGraphicsScene):
         self._show_headings()
 
     def show_problems(self, problems: Mapping[str, str]) -> None:
-        """Sets the problem of each affected replica.
+        """Sets the problem text of each affected replica, by the replica's name.
 
-        In an edited topology, the chips of these replicas have a triangle.
+        In an edited topology, the chip of a replica with a problem has a warning triangle.
         """
         touched = {*self._problems, *problems}
         self._problems = dict(problems)
@@ -222,7 +220,7 @@ class TopologyScene(QGraphicsScene):
 
     @property
     def drawn_wiring(self) -> HostTraffic:
-        """The traffic that is drawn at this zoom: between hosts, or summarised between sections."""
+        """The traffic that is drawn at the current zoom: between hosts, or summarised between sections."""
         sectioned = level_of(self._zoom) is Level.TILE and self._racks.grid.sections is not None
         return self._section_wiring if sectioned else self._wiring
 
@@ -284,7 +282,7 @@ class TopologyScene(QGraphicsScene):
         return True
 
     def announce_selection(self) -> None:
-        """Emits the signals for the selection after calls of `preview_selection`."""
+        """Emits the selection signals that `preview_selection` did not emit."""
         self.selection_changed.emit(list(self._selection))
         self.states_changed.emit()
 
@@ -306,14 +304,14 @@ class TopologyScene(QGraphicsScene):
             self._mark(touched)
 
     def set_lifted(self, names: Iterable[str]) -> None:
-        """Draws the chips of these replicas pale, because the user is dragging them."""
+        """Draws the chips of the named replicas pale while the user drags them."""
         lifted = frozenset(names)
         touched = lifted ^ self._lifted
         self._lifted = lifted
         self._mark(touched)
 
     def set_target(self, target: str | None, fits: bool = True) -> None:
-        """Highlights a drop target, in the format that `target_at` returns; "" or None removes the highlight."""
+        """Highlights a drop target, given in the format of `target_at`; "" or None removes the highlight."""
         if not target:
             self.mark.hide()
             return
@@ -371,9 +369,9 @@ class TopologyScene(QGraphicsScene):
         return self._racks.target_at(point)
 
     def host_at(self, point: QPointF) -> str:
-        """Returns the host whose rack is at a point.
+        """Returns the host whose rack is at a point, or "" if there is none.
 
-        Returns "" if there is none, and always in the arrangement by group.
+        In the arrangement by group, always returns "".
         """
         return "" if self._by_group else self.target_at(point).partition(":")[0]
 
@@ -391,8 +389,7 @@ class TopologyScene(QGraphicsScene):
         rect = QRectF(*around(cell.box for cell in self._racks.grid.cells))
         for heading in self._racks.grid.headings:
             rect = rect.united(QRectF(*heading.box))
-        # Edges between sections are left out, because they stay within the area of racks and headings, and depend on
-        # the zoom.
+        # Edges between sections are ignored: they lie within the area of racks and headings, and depend on the zoom.
         for item in self._edges.items if self._racks.grid.sections is None else ():
             rect = rect.united(item.sceneBoundingRect())
         return rect
@@ -402,7 +399,7 @@ class TopologyScene(QGraphicsScene):
         return len(self._racks)
 
     def rack_boxes(self) -> list[tuple[Box, str]]:
-        """Returns the boxes of all racks for the minimap, each with the colour token of its most important state."""
+        """Returns the box of each rack and the colour token of the rack's most important state, for the minimap."""
         selected = {item.content.key for name in self._selection if (item := self._racks.holder_of(name)) is not None}
         troubled = {item.content.key for name in self._problems if (item := self._racks.holder_of(name)) is not None}
         found = []
@@ -467,8 +464,8 @@ class TopologyScene(QGraphicsScene):
         self._content = None
         self._show_headings()
         if moved and self._racks.grid.sections is not None:
-            # The view sets the zoom when the signal is emitted. The zoom determines which edges are drawn, and routing
-            # the edges of a hundred hosts for the wrong zoom would be slow.
+            # In response to `arranged`, the view sets the zoom, which determines the edges to draw. The edges are
+            # routed after that, because routing the edges of a hundred hosts for the old zoom would waste time.
             self.arranged.emit()
             moved = False
         self._lay_edges()
@@ -481,7 +478,7 @@ class TopologyScene(QGraphicsScene):
         self._frame_cluster()
 
     def _frame_cluster(self) -> None:
-        """Draws a frame around all racks if a cluster chooses the nodes."""
+        """Draws a frame around all racks if they are nodes of a cluster, and hides the frame otherwise."""
         racks = [item.content for item in self._racks.values() if item.content.cluster]
         if not racks:
             self.frame.hide()

@@ -1,4 +1,4 @@
-"""The view of the scene, with input by mouse, keyboard and drops. User requests are emitted as signals."""
+"""The view of a topology's scene, with input by mouse, keyboard and drops. User requests are emitted as signals."""
 
 from __future__ import annotations
 
@@ -70,16 +70,16 @@ class CanvasView(ZoomView):
     """View of a `TopologyScene`."""
 
     pin_requested = Signal(list, str)
-    """Emitted with replicas and a target: "gpu-b:2", "gpu-b", or "" if the planner should choose the GPUs."""
+    """Emitted with the replicas to pin and a target: "gpu-b:2", "gpu-b", or "" to let the planner choose the GPUs."""
     regroup_requested = Signal(list, str)
-    """Emitted with replicas and a target: "trainers:1", "trainers:1/worker-5", or "" for a new group."""
+    """Emitted with the replicas to regroup and a target: "trainers:1", "trainers:1/worker-5", or "" for a new group."""
     role_dropped = Signal(str, str)
-    """Emitted with a role and the host on which it was dropped, or "" if it was dropped outside all racks."""
+    """Emitted with a dropped role and its target host; the host is "" if the role was dropped outside all racks."""
     host_dropped = Signal(str)
     preset_dropped = Signal(str)
     """Emitted with the key of a preset."""
     machine_dropped = Signal(str, list)
-    """Emitted with a machine type and the replicas to whose pools it should be applied."""
+    """Emitted with a machine type and replicas. The machine type should be applied to the pools of these replicas."""
     activated = Signal(str)
     """Emitted with a replica on which the user double-clicked or pressed Enter."""
     delete_requested = Signal(list)
@@ -97,7 +97,8 @@ class CanvasView(ZoomView):
         self.role_fits: Callable[[str, str], str] = lambda role, host: ""
         """Returns the reason why a new replica of a role cannot be placed on a host, or ""; set by the page."""
         self.machine_effect: MachineEffect = lambda machine, names: ("", bool(names))
-        """Returns the effect of a machine type on the pools of replicas, and whether it is possible; set by the page.
+        """Returns a sentence about the effect of a machine type on the pools of replicas, and whether the type can be
+        applied; set by the page.
         """
         self._gesture: Gesture | None = None
         self._drop: DropRole | DropMachine | None = None
@@ -114,7 +115,9 @@ class CanvasView(ZoomView):
         scene.states_changed.connect(self._describe)
 
     def set_editable(self, editable: bool) -> None:
-        """Sets whether chips can be dragged and deleted, and whether entries of the palette can be dropped."""
+        """Sets whether the topology can be edited: whether chips can be dragged and deleted, and palette entries
+        dropped.
+        """
         self._editable = editable
         self.setAcceptDrops(editable)
 
@@ -123,7 +126,7 @@ class CanvasView(ZoomView):
         return self._gesture
 
     def show_replica(self, name: str) -> None:
-        """Selects a replica and scrolls to it. If the zoom is low, it is reset, so that the chip is readable."""
+        """Selects a replica and scrolls to it. A low zoom is reset to full size to make the chip readable."""
         self._canvas.set_selection([name])
         self._canvas.set_focused(name)
         rect = self._canvas.rect_of(name)
@@ -138,7 +141,9 @@ class CanvasView(ZoomView):
             self.centerOn(rect.center())
 
     def show_replicas(self, names: Sequence[str]) -> None:
-        """Scrolls to the first of these replicas unless one of them is visible. A single replica is also selected."""
+        """Scrolls to the first of the named replicas, unless one of them is already visible. If only one replica is
+        named, it is also selected.
+        """
         if len(names) == 1:
             self.show_replica(names[0])
             return
@@ -168,7 +173,9 @@ class CanvasView(ZoomView):
             self.delete_requested.emit(self._canvas.selection)
 
     def activate(self) -> None:
-        """Emits `activated` for the replica with the keyboard focus, or else for the first selected one."""
+        """Emits `activated` for the replica with the keyboard focus or, if there is none, for the first selected
+        replica.
+        """
         name = self._canvas.focused or next(iter(self._canvas.selection), "")
         if name:
             self.activated.emit(name)
@@ -181,7 +188,7 @@ class CanvasView(ZoomView):
     def wheelEvent(self, event: QWheelEvent) -> None:
         super().wheelEvent(event)
         if self._gesture is not None:
-            # The wheel moved the scene, so a different point is now below the pointer.
+            # The wheel has moved the scene, so a different point is now under the pointer.
             self._gesture.move(event.position().toPoint())
 
     def mousePressEvent(self, event: QMouseEvent) -> None:
@@ -221,7 +228,7 @@ class CanvasView(ZoomView):
         if not self._inner.contains(position):
             self._scroll_along(position)
         self._gesture.move(position)
-        if self._cursor is None:  # The cursor's shape does not change until the drag begins.
+        if self._cursor is None:  # During a gesture, the cursor changes its shape only once: when the drag begins.
             self._show_cursor()
 
     def mouseReleaseEvent(self, event: QMouseEvent) -> None:
@@ -357,7 +364,7 @@ class CanvasView(ZoomView):
         elif command := command_of(event):
             getattr(self, command)()
         else:
-            # The base class is not called, because QGraphicsView would scroll.
+            # For other keys, the base class is not called, because QGraphicsView would scroll.
             event.ignore()
 
     def keyReleaseEvent(self, event: QKeyEvent) -> None:
@@ -404,8 +411,8 @@ class CanvasView(ZoomView):
 
 
 def _beyond(at: int, length: int) -> int:
-    """Returns how far a position is within the border that scrolls the view, or 0 outside it. The value is negative at
-    the left or top border.
+    """Returns how far a position lies inside the border area in which a drag scrolls the view. The value is negative at
+    the left or top border, and 0 outside the border area.
     """
     if length <= 2 * SCROLL_WITHIN:
         return 0

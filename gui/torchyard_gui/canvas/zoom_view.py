@@ -1,4 +1,4 @@
-"""The base class of the view, with zoom, scrolling, background and overlays."""
+"""The base class of the canvas view, with zoom, scrolling, background and overlays."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ STEP = 1.2
 BELOW = 52
 """Space in pixels below the racks for the zoom buttons."""
 EDGE = 12
-"""Distance in pixels between overlays and the border."""
+"""Distance in pixels between overlays and the border of the view."""
 LEGEND_GAP = 6
 """Distance in pixels between the racks and a legend that has several rows."""
 PICTURES_KB = 96 * 1024
@@ -31,7 +31,7 @@ PICTURES_KB = 96 * 1024
 
 
 class ZoomView(QGraphicsView):
-    """A view in which the wheel zooms at the pointer. It shows everything until the user scrolls or zooms."""
+    """A view in which the wheel zooms at the pointer. All racks stay visible until the user scrolls or zooms."""
 
     zoom_changed = Signal(float)
 
@@ -53,7 +53,7 @@ class ZoomView(QGraphicsView):
         self.setOptimizationFlag(QGraphicsView.OptimizationFlag.DontSavePainterState)
         self.setOptimizationFlag(QGraphicsView.OptimizationFlag.DontAdjustForAntialiasing)
         self.setCacheMode(QGraphicsView.CacheModeFlag.CacheBackground)
-        # During drags, the fastest mode is to update one rectangle that contains all changes.
+        # This mode repaints one rectangle that contains all changes. It is the fastest mode during drags.
         self.setViewportUpdateMode(QGraphicsView.ViewportUpdateMode.BoundingRectViewportUpdate)
         self.set_empty_text(
             self.tr("Nothing drawn yet"),
@@ -95,8 +95,8 @@ class ZoomView(QGraphicsView):
         self._zoom_to(zoom, anchor)
 
     def fit(self) -> None:
-        """Fits everything into the view, at full size at most, and does so again after each change until the user
-        scrolls or zooms.
+        """Fits the scene into the view, at full size at most. Until the user scrolls or zooms, the scene is also fitted
+        again when the racks or the view's size change.
         """
         self._follows = True
         below = self._below()
@@ -118,7 +118,7 @@ class ZoomView(QGraphicsView):
 
     def _zoom_to(self, zoom: float, anchor: QPointF | None = None) -> None:
         zoom = min(max(zoom, ZOOM_LEAST), ZOOM_MOST)
-        # If the zoom were almost but not exactly full size, the content would be blurred.
+        # A zoom that is almost but not exactly full size would blur the content.
         zoom = 1.0 if abs(zoom - 1) < 0.03 else zoom
         at = anchor if anchor is not None else QPointF(self.viewport().rect().center())
         held = self.transform().inverted()[0].map(at + self._scrolled())
@@ -153,7 +153,7 @@ class ZoomView(QGraphicsView):
         return QPointF(self.horizontalScrollBar().value(), self.verticalScrollBar().value())
 
     def _give_way(self) -> None:
-        """Sets the scroll range so that the racks can be moved to each border of the view, but not out of the view."""
+        """Sets the scroll range. The racks can be scrolled to every border of the view, but never fully out of it."""
         content = self._canvas.content_rect()
         across = max(self.viewport().width() / self.zoom - 80, 80)
         down = max(self.viewport().height() / self.zoom - 80, 80)
@@ -184,8 +184,8 @@ class ZoomView(QGraphicsView):
             self._repaint_background()
 
     def _shows_all(self) -> bool:
-        """Returns whether everything is visible above the buttons and the legend, so that fitting the content would
-        only move it.
+        """Returns whether everything is already visible above the buttons and the legend, so that there is no need to
+        fit the scene into the view again.
         """
         room = self.viewport().rect().adjusted(0, 0, 0, BELOW // 2 - self._below())
         return not self._was_empty and self.mapToScene(room).boundingRect().contains(self._canvas.content_rect())
@@ -242,7 +242,7 @@ class ZoomView(QGraphicsView):
             self._legend.explain(entries_of(self._canvas.drawn_wiring))
 
     def drawBackground(self, painter: QPainter, rect: QRectF | QRect) -> None:
-        # Qt caches the background (CacheBackground), so drags run no Python code.
+        # Qt caches the background (CacheBackground), so this Python code does not run for each frame of a drag.
         if self._picture is not None:
             painter.save()
             painter.resetTransform()
@@ -254,7 +254,7 @@ class ZoomView(QGraphicsView):
             paint_empty(painter, QRectF(self.viewport().rect()), *self._empty)
 
     def show_snapshot(self, picture: QPixmap | None) -> None:
-        """Paints a pixmap of the viewport in place of the dots. None removes the pixmap."""
+        """Paints a pixmap of the viewport as the background. None restores the dots."""
         self._picture = picture
         self._repaint_background()
 
@@ -275,9 +275,9 @@ _tiles: dict[tuple[str, int], QBrush] = {}
 
 
 def paint_dots(painter: QPainter, rect: QRectF, zoom: float) -> None:
-    """Paints a grid of dots, which are 24 units apart in the scene and have a constant size on the screen.
+    """Paints a grid of dots. The dots are 24 units apart in the scene, and have a constant size on the screen.
 
-    At a low zoom, there are no dots.
+    At a low zoom, no dots are painted.
     """
     painter.fillRect(rect, theme().brush("s0"))
     if zoom < NO_DOTS_BELOW:

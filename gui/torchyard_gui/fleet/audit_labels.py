@@ -17,8 +17,8 @@ translate = QCoreApplication.translate
 def audit_rows(acts: Sequence[Act]) -> list[tuple[str, str]]:
     """Returns the audit records as (name, value) rows, the newest record first.
 
-    The first row of a record contains the time and the action. If they are known, further rows contain the run or the
-    versions, and the user.
+    The first row of a record contains the time and the action. Further rows contain the run or the versions, and the
+    user, if these are known.
     """
     pairs: list[tuple[str, str]] = []
     for act in reversed(acts):
@@ -30,9 +30,9 @@ def audit_rows(acts: Sequence[Act]) -> list[tuple[str, str]]:
 
 
 def action_text(act: Act) -> str:
-    """Returns a description of the action.
+    """Returns a description of the action in an audit record.
 
-    If this desktop does not know the action, the description is the agent's name for the action.
+    If this desktop does not know the action, returns the agent's name for the action.
     """
     what = str(act.get("what", ""))
     texts = {
@@ -51,7 +51,7 @@ def action_text(act: Act) -> str:
 
 
 def _of_what(act: Act) -> str:
-    """Returns the ID of the run, or the versions of the agent, that the record concerns."""
+    """Returns the ID of the run, or the versions of the agent, that an audit record concerns."""
     if act.get("before"):
         text = translate("Fleet", "{version} after {before}")
         return text.format(version=act.get("version") or "?", before=act["before"])

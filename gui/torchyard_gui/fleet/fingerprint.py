@@ -55,7 +55,7 @@ class Fingerprint(QPlainTextEdit):
 
 
 def fingerprint_height(text: str, width: int) -> int:
-    """Returns the height of a fingerprint whose text is wrapped at `width`."""
+    """Returns the height in pixels of a fingerprint that is wrapped at `width` pixels."""
     layout = QTextLayout(text, theme().font("mono"))
     layout.setTextOption(_wrapping())
     layout.beginLayout()

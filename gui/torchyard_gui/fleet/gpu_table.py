@@ -51,12 +51,12 @@ class GpuTable(QWidget):
         )
 
     def heat(self, gpu: GpuNow) -> str:
-        """Returns the temperature, the power, and whether heat or a power brake throttles the clocks."""
+        """Returns a GPU's temperature and power as text, with a note if heat or a power brake throttles its clocks."""
         slowed = any("thermal" in reason or "brake" in reason for reason in gpu.throttling)
         return " · ".join(text for text in (heat_text([gpu]), self.tr("throttled") if slowed else "") if text)
 
     def users(self, gpu: GpuNow) -> str:
-        """Returns the names of a GPU's users, or states that the GPU is free, or why its use is unknown."""
+        """Returns the names of a GPU's users, a note that the GPU is free, or the reason why its use is unknown."""
         if gpu.problem:
             return gpu.problem
         if gpu.users is None:

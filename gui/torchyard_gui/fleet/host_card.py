@@ -1,4 +1,6 @@
-"""Paints a host in the list as a card with its state, GPUs, load and software, and with any problem and a button."""
+"""Paints the cards of the host list. A card shows a host with its state, GPUs, load and software, or a cluster. If
+there is a problem, the card has a strip with the problem and a button.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +12,11 @@ from PySide6.QtGui import QBrush, QFontMetrics, QPainter, QPen
 from PySide6.QtWidgets import QAbstractItemView, QStyle, QStyledItemDelegate, QStyleOptionViewItem
 
 from torchyard_core import formatting
-from torchyard_gui.bridge.host_status import GpuNow, HostStatus
+from torchyard_gui.bridge.clusters.cluster_statuses import ClusterStatus
+from torchyard_gui.bridge.host_status import CheckedEntry, GpuNow, HostStatus
+from torchyard_gui.fleet.cluster_card import paint_jobs, paint_nodes, paint_slurm
 from torchyard_gui.fleet.fingerprint import fingerprint_height
-from torchyard_gui.fleet.host_list_model import STATUS, Index
+from torchyard_gui.fleet.host_list_model import STATUS, Entry, Index
 from torchyard_gui.fleet.labels import (
     cpu_count,
     doing_word,
@@ -43,12 +47,12 @@ LINE = 19
 BUTTON_ROOM = 116
 STRIP_LINES = 3
 METER_TEXT = 104
-"""Minimum width in pixels of the text beside a meter, which keeps meters with shorter text aligned."""
+"""Minimum width in pixels of the text beside a meter. It aligns meters whose texts are shorter."""
 METER_NAME = 54
 """Minimum width of the name of a meter in pixels."""
 METER_GAP = 8
 LEAST_METER = 12
-"""Minimum width of a meter in pixels; a narrower one is omitted."""
+"""Minimum width of a meter in pixels. A meter with less space is omitted."""
 TEXT_LEFT = PAD - 6 + 24
 """Horizontal position, in pixels, of the text in the strip that shows a card's problem."""
 KEY_NAME = 72
@@ -73,11 +77,12 @@ class HostCard(QStyledItemDelegate):
 
     def sizeHint(self, option: QStyleOptionViewItem, index: Index) -> QSize:
         status = index.data(STATUS)
-        # The width is not taken from `option`, because the height of a card must not depend on who calls this method.
+        # The height depends on the width of the viewport and not on the width in `option`, because the width in
+        # `option` differs between callers.
         return QSize(0, BODY + _strip_height(status, self._view.viewport().width()) + GAP)
 
-    def button_rect(self, status: HostStatus, card: QRect) -> QRect:
-        """Returns the rectangle of the action button. It is empty if the card has no button."""
+    def button_rect(self, status: CheckedEntry, card: QRect) -> QRect:
+        """Returns the rectangle of the action button. The rectangle is empty if the card has no button."""
         height = _strip_height(status, card.width())
         if not height:
             return QRect()
@@ -85,7 +90,7 @@ class HostCard(QStyledItemDelegate):
         corner = QPoint(card.right() - PAD - size.width() + 4, card.top() + BODY + (height - GAP - size.height()) // 2)
         return QRect(corner, size)
 
-    def fingerprint_rects(self, status: HostStatus, card: QRect) -> list[QRect]:
+    def fingerprint_rects(self, status: CheckedEntry, card: QRect) -> list[QRect]:
         """Returns the rectangles of a card's fingerprints, which are below the sentence about the problem."""
         if not _strip_height(status, card.width()):
             return []
@@ -99,19 +104,20 @@ class HostCard(QStyledItemDelegate):
         return rects
 
     def paint(self, painter: QPainter, option: QStyleOptionViewItem, index: Index) -> None:
-        status: HostStatus = index.data(STATUS)
+        status: Entry = index.data(STATUS)
         rect: QRect = option.rect.adjusted(0, 0, 0, -GAP)
         state = option.state
         painter.save()
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
         self._paint_background(painter, rect, state)
-        x = rect.left() + PAD
-        room = rect.width() - 2 * PAD
-        paints = (self._paint_name, self._paint_gpus, self._paint_load, self._paint_software)
-        for share, paint in zip(COLUMNS, paints, strict=True):
-            width = round(room * share)
-            paint(painter, QRect(x, rect.top() + 11, width - COLUMN_GAP, 3 * LINE), status)
-            x += width
+        name, *others = _columns(rect)
+        self._paint_name(painter, name, status)
+        if isinstance(status, ClusterStatus):
+            for column, paint_part in zip(others, (paint_nodes, paint_jobs, paint_slurm), strict=True):
+                paint_part(painter, column, status)
+        else:
+            for column, paint in zip(others, (self._paint_gpus, self._paint_load, self._paint_software), strict=True):
+                paint(painter, column, status)
         self._paint_strip(painter, rect, status)
         if status.doing is not None:
             self._paint_progress(painter, rect, status)
@@ -122,13 +128,17 @@ class HostCard(QStyledItemDelegate):
         radius = look.metrics.radius
         selected = bool(state & QStyle.StateFlag.State_Selected)
         hovered = bool(state & QStyle.StateFlag.State_MouseOver)
-        outlined = selected or bool(state & QStyle.StateFlag.State_HasFocus)
-        painter.setPen(look.pen("accent", 2) if outlined else look.pen("line" if hovered else "hair"))
+        focused = bool(state & QStyle.StateFlag.State_HasFocus)
+        outlined = selected or focused
+        pen = QPen(look.pen("accent", 2) if outlined else look.pen("line" if hovered else "hair"))
+        if focused and not selected:
+            pen.setStyle(Qt.PenStyle.DashLine)
+        painter.setPen(pen)
         painter.setBrush(look.brush("s2"))
         inset = 1 if outlined else 0.5
         painter.drawRoundedRect(QRectF(rect).adjusted(inset, inset, -inset, -inset), radius, radius)
 
-    def _paint_name(self, painter: QPainter, rect: QRect, status: HostStatus) -> None:
+    def _paint_name(self, painter: QPainter, rect: QRect, status: CheckedEntry) -> None:
         paint_state(painter, QRectF(rect.x(), rect.y() + 1.5, 16, 16), state_mark(status))
         text = rect.adjusted(24, 0, 0, 0)
         draw_elided(painter, _line(text, 0), status.name, "strong", "text")
@@ -196,7 +206,7 @@ class HostCard(QStyledItemDelegate):
         if python:
             draw_elided(painter, _line(rect, 1), self.tr("Python {version}").format(version=python), "small", "text3")
 
-    def _paint_strip(self, painter: QPainter, rect: QRect, status: HostStatus) -> None:
+    def _paint_strip(self, painter: QPainter, rect: QRect, status: CheckedEntry) -> None:
         height = _strip_height(status, rect.width())
         if not height:
             return
@@ -218,7 +228,7 @@ class HostCard(QStyledItemDelegate):
         for (name, _), where in zip(fingerprints(status), keys, strict=True):
             draw_elided(painter, QRect(text.x(), where.y(), KEY_NAME - 8, LINE), name, "small", "text2")
 
-    def _paint_progress(self, painter: QPainter, rect: QRect, status: HostStatus) -> None:
+    def _paint_progress(self, painter: QPainter, rect: QRect, status: CheckedEntry) -> None:
         """Paints a thin bar at the lower edge of the card. It shows the progress of the activity, or an animation if
         the total is unknown.
         """
@@ -239,13 +249,24 @@ class HostCard(QStyledItemDelegate):
         painter.drawRoundedRect(part, 1.5, 1.5)
 
 
+def _columns(card: QRect) -> list[QRect]:
+    """Returns the rectangles of a card's columns."""
+    found = []
+    x, room = card.left() + PAD, card.width() - 2 * PAD
+    for share in COLUMNS:
+        width = round(room * share)
+        found.append(QRect(x, card.top() + 11, width - COLUMN_GAP, 3 * LINE))
+        x += width
+    return found
+
+
 def _line(rect: QRect, number: int) -> QRect:
     return QRect(rect.x(), rect.y() + number * LINE, rect.width(), LINE)
 
 
 @dataclass(frozen=True)
 class Meter:
-    """A bar that shows a fraction from 0 to 1, with a name at its left and a value at its right."""
+    """A bar that shows a fraction from 0 to 1, with a name to its left and a value to its right."""
 
     name: str
     share: float | None
@@ -255,9 +276,8 @@ class Meter:
 def meter_bars(rect: QRect, meters: Sequence[Meter]) -> list[QRectF]:
     """Returns the bars of meters on consecutive lines.
 
-    All bars are equally wide, and lie between the names and the values.
-
-    The bars are empty if they would be too narrow beside the longest value.
+    All bars are equally wide, and lie between the names and the values. If the longest value leaves too little space,
+    the bars are empty.
     """
     metrics = QFontMetrics(theme().font("small"))
     name = max(METER_NAME, *(metrics.horizontalAdvance(meter.name) + METER_GAP for meter in meters))
@@ -284,7 +304,7 @@ def _paint_meter(painter: QPainter, rect: QRect, meter: Meter, bar: QRectF) -> N
     painter.drawText(rect, int(_RIGHT), meter.text)
 
 
-def _strip_height(status: HostStatus, width: int) -> int:
+def _strip_height(status: CheckedEntry, width: int) -> int:
     text = sentence(status)
     if not text or suggested_action(status) is None:
         return 0
@@ -322,9 +342,9 @@ MARK_FROM = 12.0
 def paint_gpu_cells(painter: QPainter, rect: QRectF, gpus: list[GpuNow]) -> float:
     """Paints a cell per GPU from the left of `rect`. Returns the width of all cells.
 
-    If there are many GPUs, the cells are smaller. A cell is filled from the bottom, up to the load of its GPU. If an
-    idle GPU has a user, its cell has a thin line; if the users are unknown, the cell is hatched. If the GPU has a
-    problem, the cell has a mark, provided that there is enough space.
+    If there are many GPUs, the cells are smaller. A cell is filled from the bottom, in proportion to the load of its
+    GPU. A thin line marks an idle GPU that has a user. The cell is hatched if the users of the GPU are unknown. If the
+    GPU has a problem, the cell has a mark, provided that there is enough space.
     """
     if not gpus:
         return 0.0

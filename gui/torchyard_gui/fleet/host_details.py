@@ -1,4 +1,4 @@
-"""Panel with the details of the selected host and the actions that apply to it."""
+"""Panel with the details of the selected host or cluster and the actions that apply to it."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ from PySide6.QtWidgets import QFrame, QGridLayout, QLabel, QPushButton, QWidget
 from torchyard_core.fleet.host_fields import Transport
 from torchyard_core.formatting import memory
 from torchyard_core.next_steps import CheckHosts, DeployAgent, TrustKey
+from torchyard_gui.bridge.clusters.cluster_statuses import ClusterStatus
 from torchyard_gui.bridge.host_states import count_hosts
-from torchyard_gui.bridge.host_status import HostStatus
+from torchyard_gui.bridge.host_status import CheckedEntry, HostStatus
 from torchyard_gui.fleet.audit_labels import audit_rows
+from torchyard_gui.fleet.cluster_labels import cluster_pairs, file_pairs, limit_pairs, node_pairs, partition_pairs
 from torchyard_gui.fleet.fingerprint import Fingerprint
 from torchyard_gui.fleet.gpu_table import GpuTable
+from torchyard_gui.fleet.host_list_model import Entry
 from torchyard_gui.fleet.labels import (
     cpu_count,
     doing_word,
@@ -40,15 +43,18 @@ from torchyard_gui.widgets.next_steps import StepButtons
 
 Pairs = list[tuple[str, str]]
 
+SHOWN_ACTS = 5
+"""Number of the latest audit records that are shown."""
+
 
 class HostDetails(QFrame):
-    """Shows one host, or the number of selected hosts.
+    """Shows the details of one selected host or cluster, or the number of selected entries if there are several.
 
     The buttons always have the same positions. They trigger actions of the page, which are given by name.
     """
 
     focus_lost = Signal()
-    """Emitted before the button that has the focus is disabled."""
+    """Emitted before a button is disabled while it has the keyboard focus."""
 
     def __init__(self, actions: Mapping[str, QAction], parent: QWidget | None = None):
         super().__init__(parent)
@@ -69,18 +75,19 @@ class HostDetails(QFrame):
         self._beside = label(role="small", ink="2", wrap=True)
         headings = (self.tr("Host"), self.tr("Software"), self.tr("Fleet file"), self.tr("Recent actions"))
         self._tables = [_Table(heading) for heading in headings]
+        of_clusters = (self.tr("Cluster"), self.tr("Partitions"), self.tr("Nodes"), self.tr("Limits"))
+        self._cluster_tables = [_Table(heading) for heading in (*of_clusters, self.tr("Fleet file"))]
         self._lay_out()
-        self.show_hosts([])
+        self.show_entries([])
 
-    def show_hosts(self, statuses: Sequence[HostStatus]) -> None:
-        """Shows the details of a single host, or the number of hosts if there are several."""
+    def show_entries(self, statuses: Sequence[Entry]) -> None:
+        """Shows the details of a single host or cluster, or their number if there are several."""
         one = statuses[0] if len(statuses) == 1 else None
         self._rest.setVisible(one is not None)
         self._mark.setVisible(one is not None)
         self._button_area.setVisible(bool(statuses))
         if one is None:
-            several = self.tr("{count} hosts selected").format(count=len(statuses))
-            self.title.setText(several if statuses else self.tr("No host selected"))
+            self.title.setText(self._number(statuses) if statuses else self.tr("No host selected"))
             hint = self.tr("Select a host to see its hardware, software and users.")
             self.state.setText(_states_text(statuses) if statuses else hint)
             self.state.setToolTip("")
@@ -88,15 +95,47 @@ class HostDetails(QFrame):
             return
         self._show(one)
 
-    def _show(self, status: HostStatus) -> None:
+    def _number(self, statuses: Sequence[Entry]) -> str:
+        """Returns a text that says how many hosts and clusters are selected."""
+        clusters = sum(isinstance(status, ClusterStatus) for status in statuses)
+        if not clusters:
+            return self.tr("{count} hosts selected").format(count=len(statuses))
+        if clusters == len(statuses):
+            return self.tr("{count} clusters selected").format(count=clusters)
+        return self.tr("{count} hosts and clusters selected").format(count=len(statuses))
+
+    def _show(self, status: Entry) -> None:
+        self._show_state(status)
+        newer = self.tr("Its agent {version} is newer than this desktop's and was kept.")
+        remark = status.remark if isinstance(status, HostStatus) else ""
+        self.remark.setText(newer.format(version=remark) if remark else "")
+        self.remark.setVisible(bool(remark))
+        gpus = status.gpus if isinstance(status, HostStatus) else []
+        self.gpus.show_gpus(gpus)
+        self._gpu_heading.setVisible(bool(gpus))
+        self.gpus.setVisible(bool(gpus))
+        beside = status.beside_gpus if isinstance(status, HostStatus) else []
+        self._beside.setText(", ".join(beside))
+        self._beside_heading.setVisible(bool(beside))
+        self._beside.setVisible(bool(beside))
+        for table in self._cluster_tables if isinstance(status, HostStatus) else self._tables:
+            table.show_pairs([])
+        if isinstance(status, HostStatus):
+            pairs_of = (self._host(status), self._software(status), self._file(status), audit_rows(status.acts))
+            for table, pairs in zip(self._tables, pairs_of, strict=True):
+                table.show_pairs(pairs)
+            return
+        for table, rows_of in zip(
+            self._cluster_tables, (cluster_pairs, partition_pairs, node_pairs, limit_pairs, file_pairs), strict=True
+        ):
+            table.show_pairs(rows_of(status))
+
+    def _show_state(self, status: CheckedEntry) -> None:
         self._mark.set_state(state_mark(status))
         self.title.setText(status.name)
         self.state.setText(doing_word(status) or f"{state_word(status)} · {since(status)}")
         self.state.setToolTip(full_time(status.since) if status.since else "")
         set_ink(self.state, tint(status) or "2")
-        newer = self.tr("Its agent {version} is newer than this desktop's and was kept.")
-        self.remark.setText(newer.format(version=status.remark) if status.remark else "")
-        self.remark.setVisible(bool(status.remark))
         text = "\n\n".join(problem_sentence(status, problem) for problem in status.problems)
         self.problems.setText(text)
         self.problems.setVisible(bool(text))
@@ -110,19 +149,8 @@ class HostDetails(QFrame):
                 field.setText(shown_keys[number][1])
                 field.setAccessibleName(shown_keys[number][0])
         steps = [step for problem in status.problems for step in problem.next]
-        # The buttons above already offer these next steps.
+        # The panel already has buttons that deploy the agent, trust the key, and check the host.
         self.steps.show_steps(step for step in steps if not isinstance(step, DeployAgent | TrustKey | CheckHosts))
-        gpus = status.gpus
-        self.gpus.show_gpus(gpus)
-        self._gpu_heading.setVisible(bool(gpus))
-        self.gpus.setVisible(bool(gpus))
-        beside = status.beside_gpus
-        self._beside.setText(", ".join(beside))
-        self._beside_heading.setVisible(bool(beside))
-        self._beside.setVisible(bool(beside))
-        pairs_of = (self._host(status), self._software(status), self._file(status), audit_rows(status.acts))
-        for table, pairs in zip(self._tables, pairs_of, strict=True):
-            table.show_pairs(pairs)
 
     def _host(self, status: HostStatus) -> Pairs:
         found, facts = status.found, status.facts
@@ -165,7 +193,7 @@ class HostDetails(QFrame):
         return pairs
 
     def _file(self, status: HostStatus) -> Pairs:
-        """Returns the host's values in the fleet file, except for those that its address already shows."""
+        """Returns the host's values in the fleet file, except for those that are part of the displayed address."""
         host = status.host
         wanted = [
             (self.tr("Private key"), host.identity_file),
@@ -194,7 +222,7 @@ class HostDetails(QFrame):
         self._rest = QWidget()
         heads = self.remark, self.problems, *(part for pair in self.keys for part in pair), self.steps
         parts = self._gpu_heading, self.gpus, self._beside_heading, self._beside
-        vbox(*heads, *parts, *self._tables, parent=self._rest, margins=(0, 8, 0, 0), spacing=8)
+        vbox(*heads, *parts, *self._tables, *self._cluster_tables, parent=self._rest, margins=(0, 8, 0, 0), spacing=8)
         rows = heading, self.state, self._button_area, self._rest, None
         vbox(*rows, parent=body, margins=(16, 16, 16, 16), spacing=8)
         vbox(scroll_area(body), parent=self, margins=FLUSH)
@@ -206,8 +234,8 @@ class HostDetails(QFrame):
 class ActionButton(QPushButton):
     """A button for an action, with the action's short text.
 
-    Before the button is disabled, it emits `focus_lost`. Otherwise, Qt would move the focus to the next button, which
-    may have a destructive effect.
+    A button that is about to be disabled while it has the keyboard focus emits `focus_lost`. Otherwise, Qt would move
+    the focus to the next button, whose action may be destructive.
     """
 
     def __init__(self, action: QAction, focus_lost: SignalInstance):
@@ -230,8 +258,8 @@ class ActionButton(QPushButton):
         self.setText(self.action.iconText())
 
 
-def _states_text(statuses: Sequence[HostStatus]) -> str:
-    """Returns the number of hosts in each state as text."""
+def _states_text(statuses: Sequence[CheckedEntry]) -> str:
+    """Returns the number of hosts and clusters in each state as text."""
     by_state = count_hosts(statuses).by_state
     return ", ".join(state_count_text(state, len(hosts)) for state, hosts in by_state.items())
 

@@ -1,4 +1,6 @@
-"""The list of hosts, each shown as a card. If a host has a problem, its card has a button for the suggested action."""
+"""The list of hosts and clusters as cards. If a host or cluster has a problem, its card has a button for the suggested
+action.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +10,10 @@ from PySide6.QtCore import QItemSelectionModel, QModelIndex, QRect, QTimer, Sign
 from PySide6.QtGui import QHideEvent, QResizeEvent, QShowEvent
 from PySide6.QtWidgets import QAbstractItemView, QListView, QPushButton, QStyle, QWidget
 
-from torchyard_gui.bridge.host_status import HostStatus
+from torchyard_gui.bridge.host_status import CheckedEntry
 from torchyard_gui.fleet.fingerprint import Fingerprint
 from torchyard_gui.fleet.host_card import GAP, HostCard
-from torchyard_gui.fleet.host_list_model import USE, HostListModel
+from torchyard_gui.fleet.host_list_model import USE, Entry, HostListModel
 from torchyard_gui.fleet.labels import fingerprints, suggested_action
 from torchyard_gui.theme.theme import theme
 
@@ -24,7 +26,7 @@ class HostList(QListView):
     """List view that shows the hosts of a HostListModel as cards."""
 
     action_pressed = Signal(str, str)
-    """Emitted with the host's name and the action."""
+    """Emitted with the name of a host or cluster and the suggested action whose button was pressed."""
     chosen_changed = Signal()
 
     def __init__(self, rows: HostListModel, parent: QWidget | None = None):
@@ -39,7 +41,7 @@ class HostList(QListView):
         self._clock = QTimer(self, interval=FRAME_MS)
         self._clock.timeout.connect(self._move)
         self.setObjectName("hosts")
-        self.setAccessibleName(self.tr("Hosts"))
+        self.setAccessibleName(self.tr("Hosts and clusters"))
         self.setItemDelegate(self.card)
         self.setSelectionMode(QAbstractItemView.SelectionMode.ExtendedSelection)
         self.setVerticalScrollMode(QAbstractItemView.ScrollMode.ScrollPerPixel)
@@ -56,7 +58,7 @@ class HostList(QListView):
 
     @property
     def chosen(self) -> list[str]:
-        """Names of the selected hosts, from top to bottom."""
+        """Names of the selected hosts and clusters, from top to bottom."""
         rows = sorted(index.row() for index in self.selectionModel().selectedIndexes())
         return [self.rows.names[row] for row in rows if row < len(self.rows.names)]
 
@@ -68,7 +70,7 @@ class HostList(QListView):
             self.scrollTo(index)
 
     def choose_all(self, names: Iterable[str]) -> None:
-        """Selects hosts; the first becomes the current one."""
+        """Selects hosts. The first one becomes the view's current item."""
         first, *others = names
         self.choose(first)
         for name in others:
@@ -77,7 +79,7 @@ class HostList(QListView):
                 self.selectionModel().select(index, QItemSelectionModel.SelectionFlag.Select)
 
     def action_button(self, name: str) -> QPushButton | None:
-        """Returns the button on the card of a host, or None if it is not visible."""
+        """Returns the button on the card of a host, or None if the card has no button or is not visible."""
         return self._buttons.get(name)
 
     def card_rect(self, index: QModelIndex) -> QRect:
@@ -93,7 +95,7 @@ class HostList(QListView):
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
-        # The heights of cards depend on the width, at which their text wraps.
+        # The heights of cards depend on the width at which their text is wrapped.
         self.scheduleDelayedItemsLayout()
 
     def _rows_changed(self, first: QModelIndex, last: QModelIndex, roles: list[int]) -> None:
@@ -103,7 +105,7 @@ class HostList(QListView):
         self._animate()
 
     def _animate(self) -> None:
-        """Starts the animation if a host has an activity, and otherwise stops it.
+        """Animates the progress bars while an activity is in progress on a host, and stops the animation otherwise.
 
         Nothing is animated if the user has disabled animations.
         """
@@ -131,7 +133,7 @@ class HostList(QListView):
             if status is not None and status.doing is not None:
                 self.viewport().update(self.visualRect(self.rows.index_of(name)))
 
-    def _status(self, name: str) -> HostStatus | None:
+    def _status(self, name: str) -> Entry | None:
         return self.rows.status_at(self.rows.index_of(name))
 
     def _place_buttons(self) -> None:
@@ -167,7 +169,7 @@ class HostList(QListView):
         for name in self._fingerprints.keys() - wanted:
             self._drop_fingerprints(name)
 
-    def _place_fingerprints(self, name: str, status: HostStatus, card: QRect) -> None:
+    def _place_fingerprints(self, name: str, status: CheckedEntry, card: QRect) -> None:
         """Places the fingerprints of a key on the card of a host, as selectable text."""
         wanted = fingerprints(status)
         shown = self._fingerprints.get(name, [])

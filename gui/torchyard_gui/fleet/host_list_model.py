@@ -1,25 +1,30 @@
-"""List model of the hosts that match the search and the chosen state."""
+"""List model of the hosts and clusters that match the search and the chosen state."""
 
 from __future__ import annotations
 
 from PySide6.QtCore import QAbstractListModel, QModelIndex, QObject, QPersistentModelIndex, Qt
 
+from torchyard_gui.bridge.clusters.cluster_statuses import ClusterStatus
 from torchyard_gui.bridge.fleet_model import FleetModel
 from torchyard_gui.bridge.host_states import HostState
 from torchyard_gui.bridge.host_status import HostStatus
+from torchyard_gui.fleet.cluster_labels import cluster_tip, spoken_cluster
 from torchyard_gui.fleet.labels import accessible_text, full_time, place, sentence, state_word
 
 Index = QModelIndex | QPersistentModelIndex
+Entry = HostStatus | ClusterStatus
 STATUS = int(Qt.ItemDataRole.UserRole)
 USE = STATUS + 1
-"""The role that the model reports if only the use of a host has changed.
+"""The role that `dataChanged` reports if only the use of a host has changed.
 
-While a page shows the hosts, this happens every second.
+While a page shows the hosts, their use changes every second.
 """
 
 
 class HostListModel(QAbstractListModel):
-    """Model with one row for each matching host, in the order of the fleet file."""
+    """List model with a row for each matching host, followed by a row for each matching cluster, in the order of the
+    fleet file.
+    """
 
     def __init__(self, fleet: FleetModel, parent: QObject | None = None):
         super().__init__(parent)
@@ -32,14 +37,17 @@ class HostListModel(QAbstractListModel):
         fleet.hosts_changed.connect(self._reset)
         fleet.host_changed.connect(self._changed)
         fleet.use_changed.connect(self._used)
+        fleet.clusters.changed.connect(self._changed)
 
     def search(self, text: str) -> None:
-        """Limits the rows to hosts whose name, address, labels, state and GPUs contain every word of the search."""
+        """Limits the rows to matching entries. The name, address, labels, partition, state and GPUs of an entry must
+        contain every word of the search.
+        """
         self._words = text.casefold().split()
         self._reset()
 
     def filter(self, state: HostState | None) -> None:
-        """Shows only the hosts in a state, or all hosts."""
+        """Limits the rows to the hosts and clusters in a state. None shows those in any state."""
         self._state = state
         self._reset()
 
@@ -48,11 +56,14 @@ class HostListModel(QAbstractListModel):
         return list(self._names)
 
     def index_of(self, name: str) -> QModelIndex:
-        """Returns the index of a host. It is invalid if the host is not shown."""
+        """Returns the index of a host or cluster. The index is invalid if the entry is not shown."""
         return self.index(self._row_of[name]) if name in self._row_of else QModelIndex()
 
-    def status_at(self, index: Index) -> HostStatus | None:
-        return self._fleet.status(self._names[index.row()]) if 0 <= index.row() < len(self._names) else None
+    def status_at(self, index: Index) -> Entry | None:
+        return self._status(self._names[index.row()]) if 0 <= index.row() < len(self._names) else None
+
+    def _status(self, name: str) -> Entry | None:
+        return self._fleet.status(name) or self._fleet.clusters.status(name)
 
     def rowCount(self, parent: Index = QModelIndex()) -> int:
         return 0 if parent.isValid() else len(self._names)
@@ -66,9 +77,9 @@ class HostListModel(QAbstractListModel):
         if role == Qt.ItemDataRole.DisplayRole:
             return status.name
         if role == Qt.ItemDataRole.AccessibleTextRole:
-            return accessible_text(status)
+            return spoken_cluster(status) if isinstance(status, ClusterStatus) else accessible_text(status)
         if role == Qt.ItemDataRole.ToolTipRole:
-            return _tip(status)
+            return cluster_tip(status) if isinstance(status, ClusterStatus) else _tip(status)
         return None
 
     def _reset(self) -> None:
@@ -87,11 +98,15 @@ class HostListModel(QAbstractListModel):
         self._row_of = {name: row for row, name in enumerate(names)}
 
     def _matching(self) -> list[str]:
-        return [status.name for status in self._fleet.hosts if self._matches(status)]
+        entries: tuple[Entry, ...] = (*self._fleet.hosts, *self._fleet.clusters.all)
+        return [status.name for status in entries if self._matches(status)]
 
-    def _matches(self, status: HostStatus) -> bool:
+    def _matches(self, status: Entry) -> bool:
         if self._state is not None and status.condition is not self._state:
             return False
+        if isinstance(status, ClusterStatus):
+            searched = f"{cluster_tip(status)} {status.name} {state_word(status)}".casefold()
+            return all(word in searched for word in self._words)
         labels = " ".join(f"{key}={value}" for key, value in status.host.labels.items())
         gpus = " ".join(gpu.name for gpu in status.gpus)
         searched = f"{status.name} {place(status)} {labels} {state_word(status)} {gpus}".casefold()
@@ -99,14 +114,14 @@ class HostListModel(QAbstractListModel):
 
     def _changed(self, name: str) -> None:
         index = self.index_of(name)
-        status = self._fleet.status(name)
+        status = self._status(name)
         if status is not None and self._matches(status) != index.isValid():
             self._reset()
         elif index.isValid():
             self.dataChanged.emit(index, index)
 
     def _used(self, name: str) -> None:
-        """Reports that a host's use has changed, which does not affect the height of its card."""
+        """Emits `dataChanged` with the role `USE`: the use of a host has changed, but not the height of its card."""
         index = self.index_of(name)
         if index.isValid():
             self.dataChanged.emit(index, index, [USE])

@@ -1,4 +1,4 @@
-"""Wording for the status, problems and actions of a host."""
+"""Texts about the status, problems and actions of a host."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from torchyard_core import formatting
 from torchyard_core.app.undeploy_hosts import Removed
 from torchyard_core.errors import KeyChanged, KeyUnknown, TorchyardError
 from torchyard_core.fleet.host_check import READY
+from torchyard_core.gpu_names import short_model
 from torchyard_core.next_steps import SetHostField
 from torchyard_gui.bridge.host_states import HostState, count_hosts, state_name
-from torchyard_gui.bridge.host_status import UNKNOWN, GpuNow, HostStatus
-from torchyard_gui.canvas.racks.content import short_model
+from torchyard_gui.bridge.host_status import UNKNOWN, CheckedEntry, GpuNow, HostStatus
 from torchyard_gui.theme.marks import trouble_token
 from torchyard_gui.widgets.next_steps import as_sentence
 
@@ -25,15 +25,15 @@ translate = QCoreApplication.translate
 
 @dataclass(frozen=True)
 class SuggestedAction:
-    """The suggested action for a host, and the text of the button for it."""
+    """The action suggested for a host or cluster, and the text of the action's button."""
 
     action: str
     """The action of the button: `check`, `deploy`, `trust`, `edit` or `cancel`."""
     text: str
 
 
-def state_word(status: HostStatus) -> str:
-    """Returns the name of the state in one or two words."""
+def state_word(status: CheckedEntry) -> str:
+    """Returns the name of a host's state in one or two words."""
     return state_name(status.condition)
 
 
@@ -54,24 +54,24 @@ def state_count_text(state: HostState, count: int) -> str:
     return texts[state].format(count=count)
 
 
-def state_mark(status: HostStatus) -> str:
-    """Returns the name in `theme.marks` of a host's state; during an activity, returns the name of the mark for
-    checking.
+def state_mark(status: CheckedEntry) -> str:
+    """Returns the name of the mark (in `theme.marks`) of a host's state. While an activity is in progress, returns
+    "checking".
     """
     return "checking" if status.doing is not None else status.condition.mark
 
 
-def tint(status: HostStatus) -> str:
-    """Returns the state's token: "fail", "wait", or "" if there is no problem."""
+def tint(status: CheckedEntry) -> str:
+    """Returns the colour token for a host's state: "fail", "wait", or "" if there is no problem."""
     return trouble_token(status.condition.mark)
 
 
-def since(status: HostStatus) -> str:
-    """Returns when the host's state began or, without a check in this session, when the host was last checked."""
+def since(status: CheckedEntry) -> str:
+    """Returns a text such as `since 14:21`, or `last checked 14:21` if the host was not checked in this session."""
     return since_forms(status)[0]
 
 
-def since_forms(status: HostStatus) -> list[str]:
+def since_forms(status: CheckedEntry) -> list[str]:
     """Returns the text of `since` and shorter forms of it, the longest first, so that the caller can choose one that
     fits.
     """
@@ -85,8 +85,8 @@ def since_forms(status: HostStatus) -> list[str]:
     return list(dict.fromkeys([form.format(time=time), form.format(time=day), day]))
 
 
-def doing_word(status: HostStatus) -> str:
-    """Returns the name of the current activity, or "" if there is none."""
+def doing_word(status: CheckedEntry) -> str:
+    """Returns the name of the current activity on a host or cluster, or "" if there is none."""
     if status.doing is None:
         return ""
     words = {
@@ -125,9 +125,9 @@ def _qt(time: datetime) -> QDateTime:
     return QDateTime.fromMSecsSinceEpoch(int(time.timestamp() * 1000))
 
 
-def sentence(status: HostStatus) -> str:
-    """Describes the host's first problem and the next step, or states that the host has not been checked. Returns "" if
-    neither applies.
+def sentence(status: CheckedEntry) -> str:
+    """Returns a sentence about the first problem of a host and the next step, or a note that the host has not been
+    checked. Returns "" for a checked host without problems.
     """
     if status.problems:
         return problem_sentence(status, status.problems[0])
@@ -138,7 +138,7 @@ def sentence(status: HostStatus) -> str:
     return ""
 
 
-def problem_sentence(status: HostStatus, problem: TorchyardError) -> str:
+def problem_sentence(status: CheckedEntry, problem: TorchyardError) -> str:
     """Returns a problem as a sentence. Fingerprints and next steps that have buttons are left out."""
     message = problem.message
     if isinstance(problem, KeyUnknown):
@@ -148,8 +148,8 @@ def problem_sentence(status: HostStatus, problem: TorchyardError) -> str:
     return as_sentence(message, problem.advice, host=status.name, has_buttons=True)
 
 
-def fingerprints(status: HostStatus) -> list[tuple[str, str]]:
-    """Returns the fingerprints of an unknown or changed key, with their names."""
+def fingerprints(status: CheckedEntry) -> list[tuple[str, str]]:
+    """Returns the fingerprints of an unknown or changed host key, each as (label, fingerprint)."""
     error = None if status.lost is not None else status.error
     if not isinstance(error, KeyUnknown | KeyChanged) or not error.fingerprint:
         return []
@@ -158,12 +158,18 @@ def fingerprints(status: HostStatus) -> list[tuple[str, str]]:
     return [*shown, (translate("Fleet", "On record"), on_record)] if on_record else shown
 
 
-def suggested_action(status: HostStatus) -> SuggestedAction | None:
-    """Returns the action for the button on a host's card, or None if there is none."""
+def suggested_action(status: CheckedEntry) -> SuggestedAction | None:
+    """Returns the action for the button on the card of a host or cluster, or None if there is none.
+
+    For a cluster without an agent, the action is `check`, which also installs the agent on the login node.
+    """
     if status.doing is not None:
         return SuggestedAction("cancel", translate("Fleet", "Cancel"))
     if status.lost is None and isinstance(status.error, (KeyUnknown, KeyChanged)):
         return SuggestedAction("trust", translate("Fleet", "Trust …"))
+    if status.state == "agent missing" and not isinstance(status, HostStatus):
+        install = translate("Fleet", "Install") if status.has_no_agent else translate("Fleet", "Check again")
+        return SuggestedAction("check", install)
     if status.state == "agent missing":
         return SuggestedAction(
             "deploy", translate("Fleet", "Deploy") if status.has_no_agent else translate("Fleet", "Deploy again")
@@ -175,20 +181,20 @@ def suggested_action(status: HostStatus) -> SuggestedAction | None:
     return None if status.state == READY else SuggestedAction("check", translate("Fleet", "Check again"))
 
 
-def _has_wrong_address(status: HostStatus) -> bool:
-    """Returns whether the host is unreachable until its address or jump host is corrected in the fleet file."""
+def _has_wrong_address(status: CheckedEntry) -> bool:
+    """Returns whether the host is unreachable because its address or jump host in the fleet file is wrong."""
     steps = status.error.next if status.error is not None else ()
     wrong = (SetHostField(status.name, field) for field in ("address", "proxy_jump"))
     return status.condition is HostState.UNREACHABLE and any(step in steps for step in wrong)
 
 
-def place(status: HostStatus) -> str:
-    """Returns the address of a host, or `this computer`."""
-    return translate("Fleet", "this computer") if status.host.local else status.host.place
+def place(status: CheckedEntry) -> str:
+    """Returns the address of a host or login node, or `this computer`."""
+    return translate("Fleet", "this computer") if status.login.local else status.login.place
 
 
 def answer_sentence(hosts: Sequence[HostStatus], *, has_looked: bool) -> str:
-    """States how many hosts answer, or that the hosts are being checked or have not been checked yet."""
+    """Returns a note on how many hosts answer, or that the hosts are being checked or have not been checked yet."""
     answering = count_hosts(hosts).answering
     if not answering and any(status.doing is not None for status in hosts):
         return translate("Fleet", "Checking {hosts} …").format(hosts=names_of(hosts))
@@ -212,10 +218,10 @@ def names_of(hosts: Sequence[HostStatus]) -> str:
 
 
 def enforcement_lines(status: HostStatus) -> list[str]:
-    """Returns the lines that describe how the agent enforces bookings. Returns no lines if this is unknown.
+    """Returns the lines that describe how the agent enforces bookings, or no lines if this is unknown.
 
-    An agent that runs as root enforces bookings for the processes of all users, any other agent only for the processes
-    of its own user.
+    An agent that runs as root enforces bookings for the processes of all users. Any other agent does so only for the
+    processes of its own user.
     """
     enforced = status.check.enforcement if status.check is not None else None
     if enforced is None:
@@ -238,7 +244,7 @@ def enforcement_lines(status: HostStatus) -> list[str]:
 
 
 def removed_text(removed: Sequence[Removed]) -> str:
-    """States from which hosts the agent was removed, and which hosts had no agent."""
+    """Returns a text about the hosts from which the agent was removed, hosts without an agent, and remaining stores."""
     gone = {one.node for one in removed if one.answer}
     with_agent = ", ".join(one.name for one in removed if one.answer)
     without = ", ".join(one.name for one in removed if not one.answer)
@@ -279,7 +285,7 @@ def used_of(used_mb: float | None, total_mb: float | None) -> str:
 
 
 def heat_text(gpus: Sequence[GpuNow]) -> str:
-    """Returns the highest temperature and the total power of GPUs, such as `71 °C · 2.4 kW`; "" if unknown."""
+    """Returns the highest temperature and the total power of GPUs, such as `71 °C · 2.4 kW`. Omits unknown values."""
     temperatures = [gpu.temperature_c for gpu in gpus if gpu.temperature_c is not None]
     powers = [gpu.power_w for gpu in gpus if gpu.power_w is not None]
     texts = [formatting.temperature(max(temperatures))] if temperatures else []

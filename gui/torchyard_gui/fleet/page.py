@@ -1,9 +1,9 @@
-"""The Fleet page: list of hosts, details and actions."""
+"""The Fleet page: list of hosts and clusters, details and actions."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from PySide6.QtCore import QModelIndex, QPoint, Qt, QTimer, QUrl, Signal
 from PySide6.QtGui import QAction, QDesktopServices, QGuiApplication, QHideEvent, QPainter, QPaintEvent, QShowEvent
@@ -11,16 +11,22 @@ from PySide6.QtWidgets import QDialog, QFrame, QMenu, QPushButton, QStackedLayou
 
 from torchyard_core.app.undeploy_hosts import Removed
 from torchyard_core.errors import TorchyardError
+from torchyard_core.fleet.cluster import Cluster
 from torchyard_core.fleet.inventory import Host
 from torchyard_core.next_steps import SetHostField
+from torchyard_gui.bridge.clusters.cluster_statuses import ClusterStatus
 from torchyard_gui.bridge.fleet_model import FleetModel
 from torchyard_gui.bridge.host_states import count_hosts, state_name
 from torchyard_gui.bridge.host_status import HostStatus
-from torchyard_gui.fleet.host_details import HostDetails
-from torchyard_gui.fleet.host_dialogs import AddHostDialog, EditHostsDialog, RemoveHostsDialog, UndeployDialog
-from torchyard_gui.fleet.host_key_dialogs import HostKeyDialog, HostKeyListDialog
+from torchyard_gui.fleet.cluster_labels import clusters_sentence
+from torchyard_gui.fleet.dialogs.add_host_dialog import AddHostDialog
+from torchyard_gui.fleet.dialogs.cluster_form import AddClusterDialog, EditClusterDialog
+from torchyard_gui.fleet.dialogs.edit_hosts_dialog import EditHostsDialog
+from torchyard_gui.fleet.dialogs.host_key_dialogs import HostKeyDialog, HostKeyListDialog
+from torchyard_gui.fleet.dialogs.removal_dialogs import RemoveHostsDialog, UndeployDialog
+from torchyard_gui.fleet.host_details import SHOWN_ACTS, HostDetails
 from torchyard_gui.fleet.host_list import MARGIN, HostList
-from torchyard_gui.fleet.host_list_model import HostListModel
+from torchyard_gui.fleet.host_list_model import Entry, HostListModel
 from torchyard_gui.fleet.labels import answer_sentence, removed_text, suggested_action
 from torchyard_gui.fleet.menu_actions import FleetActions
 from torchyard_gui.fleet.state_filter import StateFilter
@@ -34,11 +40,11 @@ from torchyard_gui.widgets.next_steps import error_text
 from torchyard_gui.widgets.screen_reader import announce
 
 SUMMARIZE_AFTER_MS = 50
-"""Delay in milliseconds after a host's answer, so that a burst of answers updates the summary only once."""
+"""Delay in milliseconds between a host's answer and the update of the summary. A burst of answers causes one update."""
 
 
 class FleetPage(QWidget):
-    """The Fleet page. The model watches the hosts while the page is visible."""
+    """The Fleet page. While the page is visible, the fleet model monitors the hosts."""
 
     status_changed = Signal()
     trusted = Signal(str)
@@ -67,8 +73,11 @@ class FleetPage(QWidget):
         self.notice = NoticeBar()
         self.empty = EmptyState(
             self.tr("No hosts yet"),
-            self.tr("Add computers that you can log in to over SSH. They need Python 3.9 or newer."),
+            self.tr(
+                "Add computers that you can log in to over SSH, or a Slurm cluster. They need Python 3.9 or newer."
+            ),
             self.acts.add,
+            self.acts.add_cluster,
             icon_name="fleet",
         )
         self.nothing_found = EmptyState(self.tr("No host found"), "", icon_name="search")
@@ -85,9 +94,15 @@ class FleetPage(QWidget):
         self.dialog: QDialog | None = None
         """The open dialog, or None."""
         self._undo: list[tuple[Host, Host]] = []
-        """Edits that revert those of the last dialog, as (before, after)."""
+        """Edits that undo the last dialog's edits of hosts, as (before, after)."""
+        self._undo_cluster: tuple[Cluster, Cluster] | None = None
+        """The edit that undoes the last dialog's edit of a cluster, as (before, after), or None if there is none."""
         self._removed: list[Removed] = []
-        """Results of removals whose report is shown."""
+        """The results so far of the current removal of agents. All of them are part of one report."""
+        self.count_bookings: Callable[[RemoveHostsDialog, Sequence[str]], None] = lambda dialog, clusters: None
+        """Counts the bookings of clusters, and passes the number to `show_bookings` of the removal dialog. By default,
+        does nothing.
+        """
         self._summarize_soon = QTimer(self, singleShot=True, interval=SUMMARIZE_AFTER_MS)
         self._summarize_soon.timeout.connect(self._summarize)
         self._buttons = self._make_buttons()
@@ -103,6 +118,25 @@ class FleetPage(QWidget):
         under_way = sum(status.doing is not None for status in self.model.hosts)
         return [self.tr("{count} hosts busy").format(count=under_way)] if under_way > 1 else []
 
+    @property
+    def _entries(self) -> list[Entry]:
+        """All hosts and clusters."""
+        return [*self.model.hosts, *self.model.clusters.all]
+
+    @property
+    def _chosen(self) -> list[Entry]:
+        """The selected hosts and clusters."""
+        by_name = {entry.name: entry for entry in self._entries}
+        return [by_name[name] for name in self.list.chosen if name in by_name]
+
+    @property
+    def _chosen_hosts(self) -> list[HostStatus]:
+        return [status for status in self._chosen if isinstance(status, HostStatus)]
+
+    @property
+    def _chosen_clusters(self) -> list[ClusterStatus]:
+        return [status for status in self._chosen if isinstance(status, ClusterStatus)]
+
     def panes(self) -> list[QWidget]:
         return [self.state_filter, self.list, self.details]
 
@@ -112,8 +146,13 @@ class FleetPage(QWidget):
         dialog.added.connect(self._added)
         self._open(dialog)
 
+    def add_cluster(self) -> None:
+        dialog = AddClusterDialog(self.model, self)
+        dialog.added.connect(self._cluster_added)
+        self._open(dialog)
+
     def trust(self, *names: str) -> None:
-        """Shows the keys of hosts or their bastions, and lets the user trust them."""
+        """Shows the keys of hosts or of their bastions, and lets the user trust these keys."""
         dialog: HostKeyDialog | HostKeyListDialog
         if len(names) == 1:
             dialog = HostKeyDialog(self.model, names[0], self)
@@ -123,10 +162,17 @@ class FleetPage(QWidget):
         self._open(dialog)
 
     def edit_hosts(self, *hosts: str, field: str = "") -> None:
-        """Opens the dialog to edit the given hosts, by default the selected ones, with the focus in a field."""
-        found = [status.host for name in hosts or self.list.chosen if (status := self.model.status(name)) is not None]
+        """Opens the dialog that edits the given hosts, by default the selected ones, and focuses a field in it.
+
+        If the names contain no host but exactly one cluster, opens the dialog that edits the cluster.
+        """
+        names = hosts or self.list.chosen
+        found = [status.host for name in names if (status := self.model.status(name)) is not None]
         if not found:
-            if hosts:
+            clusters = [one.cluster for name in names if (one := self.model.clusters.status(name)) is not None]
+            if len(clusters) == 1:
+                self._edit_cluster(clusters[0], field)
+            elif hosts:
                 self.toast.say(self.tr("{host} is not in the fleet").format(host=hosts[0]), urgent=True)
             return
         if hosts:
@@ -137,8 +183,18 @@ class FleetPage(QWidget):
         first = "port" if len(found) > 1 else "python" if found[0].local else "address"
         dialog.focus_field(field or first)
 
+    def _edit_cluster(self, cluster: Cluster, field: str) -> None:
+        self.list.choose(cluster.name)
+        dialog = EditClusterDialog(self.model, cluster, self)
+        dialog.changed.connect(self._cluster_edited)
+        self._open(dialog)
+        dialog.focus_field(field if field in dialog.rows else "partition" if cluster.login.local else "address")
+
     def undo_edit(self) -> None:
-        """Undoes the last edit of hosts."""
+        """Undoes the last edit of hosts or of a cluster."""
+        if self._undo_cluster is not None:
+            self._undo_edit_of_cluster(*self._undo_cluster)
+            return
         edits, self._undo = self._undo, []
         try:
             self.model.change(edits)
@@ -148,52 +204,71 @@ class FleetPage(QWidget):
             self.model.check([after.name for _, after in edits])
         self._enable()
 
+    def _undo_edit_of_cluster(self, before: Cluster, after: Cluster) -> None:
+        self._undo_cluster = None
+        try:
+            self.model.change_cluster(before, after)
+        except TorchyardError as error:
+            self.notice.show_error(error)
+        else:
+            self.model.clusters.check([after.name], install=False)
+        self._enable()
+
     def open_terminal(self) -> None:
-        """Opens a terminal on the selected host."""
-        if status := self._one():
+        """Opens a terminal on the selected host or login node."""
+        if len(self._chosen) == 1:
             try:
-                open_terminal(status.host, self.model.home.known_hosts)
+                open_terminal(self._chosen[0].login, self.model.home.known_hosts)
             except TorchyardError as error:
                 self.notice.show_error(error)
 
     def undeploy_hosts(self) -> None:
         """Removes the agent from the selected hosts after a confirmation."""
-        names = self.list.chosen
+        names = [status.name for status in self._chosen_hosts]
         if names:
             dialog = UndeployDialog(names, self)
             dialog.accepted.connect(lambda: self._undeploy(names))
             self._open(dialog)
 
     def remove_hosts(self, *hosts: str) -> None:
-        """Removes hosts, by default the selected ones, from the fleet after a confirmation."""
+        """Removes hosts and clusters, by default the selected ones, from the fleet after a confirmation."""
         names = list(hosts) or self.list.chosen
         if names:
-            dialog = RemoveHostsDialog(names, self)
+            clusters = [name for name in names if self.model.clusters.status(name) is not None]
+            dialog = RemoveHostsDialog(names, clusters, self)
             dialog.accepted.connect(lambda: self._remove(names))
+            if clusters:
+                self.count_bookings(dialog, clusters)
             self._open(dialog)
 
     def check(self) -> None:
-        self.model.check(self.list.chosen)
+        """Checks the selected hosts and clusters. The check of a cluster also installs a missing agent."""
+        if hosts := [status.name for status in self._chosen_hosts]:
+            self.model.check(hosts)
+        self.model.clusters.check([status.name for status in self._chosen_clusters])
 
     def check_all(self) -> None:
+        """Checks all hosts and clusters. Installs nothing."""
         self.model.check()
+        self.model.clusters.check(install=False)
 
     def deploy(self) -> None:
-        self.model.deploy(self.list.chosen)
+        self.model.deploy([status.name for status in self._chosen_hosts])
 
     def cancel(self) -> None:
-        """Cancels the activities on the selected hosts or, if they have none, on all hosts."""
-        under_way = [status.name for status in self.model.hosts if status.doing is not None]
-        chosen = [name for name in self.list.chosen if name in under_way]
-        self.model.cancel(chosen or under_way)
+        """Cancels the activities on the selected hosts and clusters or, if there are none, all activities."""
+        under_way = [status for status in self._entries if status.doing is not None]
+        chosen = [status for status in under_way if status.name in self.list.chosen]
+        for status in chosen or under_way:
+            self._cancel(status)
 
     def copy_command(self) -> None:
         command = ["torchyard", "--fleet", str(self.model.fleet_file), "hosts", "check", *self.list.chosen]
         QGuiApplication.clipboard().setText(shlex.join(command))
 
     def perform_action(self, name: str, action: str) -> None:
-        """Performs the action of the button on a host's card."""
-        status = self.model.status(name)
+        """Performs the action of the button on the card of a host or cluster."""
+        status = self.model.status(name) or self.model.clusters.status(name)
         if status is None:
             return
         if action == "trust":
@@ -201,12 +276,20 @@ class FleetPage(QWidget):
         elif action == "deploy":
             self.model.deploy([name])
         elif action == "cancel":
-            self.model.cancel([name])
+            self._cancel(status)
         elif action == "edit":
             steps = status.error.next if status.error is not None else ()
             self.edit_hosts(name, field=next((step.field for step in steps if isinstance(step, SetHostField)), ""))
+        elif isinstance(status, ClusterStatus):
+            self.model.clusters.check([name])
         else:
             self.model.check([name])
+
+    def _cancel(self, status: Entry) -> None:
+        if isinstance(status, ClusterStatus):
+            self.model.clusters.cancel([status.name])
+        else:
+            self.model.cancel([status.name])
 
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)
@@ -217,6 +300,8 @@ class FleetPage(QWidget):
         self.focus_body()
         if not self.model.has_looked:
             self.model.check()
+        unchecked = [one.name for one in self.model.clusters.all if one.check is None and one.lost is None]
+        self.model.clusters.check(unchecked, install=False)
 
     def focus_body(self) -> None:
         if not self.search_field.hasFocus():
@@ -234,6 +319,7 @@ class FleetPage(QWidget):
         acts.connect_to(
             {
                 acts.add: self.add_host,
+                acts.add_cluster: self.add_cluster,
                 acts.check: self.check,
                 acts.check_all: self.check_all,
                 acts.deploy: self.deploy,
@@ -263,6 +349,7 @@ class FleetPage(QWidget):
         self.notice.action_triggered.connect(lambda number: self._open_file() if number else self._read_again())
         self.model.hosts_changed.connect(self._hosts_changed)
         self.model.host_changed.connect(self._host_changed)
+        self.model.clusters.changed.connect(self._host_changed)
         self.model.use_changed.connect(self._use_changed)
 
     def _open(self, dialog: QDialog) -> None:
@@ -281,9 +368,21 @@ class FleetPage(QWidget):
         self.list.choose(host.name)
         self.model.check([host.name])
 
+    def _cluster_added(self, cluster: Cluster) -> None:
+        self.list.choose(cluster.name)
+        self.model.clusters.check([cluster.name], install=False)
+
+    def _cluster_edited(self, before: Cluster, after: Cluster) -> None:
+        """Checks a changed cluster, and offers to undo the edit."""
+        self._undo, self._undo_cluster = [], (after, before)
+        self._enable()
+        self.toast.say(self.tr("{hosts} changed").format(hosts=after.name), action=self.acts.undo_edit)
+        self.list.choose(after.name)
+        self.model.clusters.check([after.name], install=False)
+
     def _edited(self, edits: list[tuple[Host, Host]]) -> None:
         """Checks the changed hosts, and offers to undo the edit."""
-        self._undo = [(after, before) for before, after in edits]
+        self._undo, self._undo_cluster = [(after, before) for before, after in edits], None
         self._enable()
         names = [after.name for _, after in edits]
         whom = names[0] if len(names) == 1 else self.tr("{count} hosts").format(count=len(names))
@@ -307,26 +406,30 @@ class FleetPage(QWidget):
         self.notice.show_notice("fail" if failed else "info", " ".join(texts), steps=steps)
 
     def _trust_chosen(self) -> None:
-        chosen = [status for name in self.list.chosen if (status := self.model.status(name)) is not None]
-        names = dict.fromkeys(status.blocking_host for status in chosen if not status.host.local)
+        names = dict.fromkeys(status.blocking_host for status in self._chosen if not status.login.local)
         if names:
             self.trust(*names)
 
     def _trusted(self, name: str) -> None:
-        """Checks all hosts that could not be used because the key of the host `name` was not trusted."""
-        waiting = [status.name for status in self.model.hosts if name in (status.name, status.blocking_host)]
-        self.model.check(waiting)
+        """Checks all hosts and clusters that could not be used because the key of the host `name` was not trusted."""
+        waiting = [status for status in self._entries if name in (status.name, status.blocking_host)]
+        self.model.check([status.name for status in waiting if isinstance(status, HostStatus)])
+        self.model.clusters.check([status.name for status in waiting if isinstance(status, ClusterStatus)])
         self.trusted.emit(name)
 
     def _remove(self, names: list[str]) -> None:
         try:
             for name in names:
-                self.model.remove(name)
+                if self.model.clusters.status(name) is not None:
+                    self.model.remove_cluster(name)
+                else:
+                    self.model.remove(name)
         except TorchyardError as error:
             self.notice.show_error(error)
 
     def _activated(self, index: QModelIndex) -> None:
-        """Performs the suggested action for a host, or a check, unless the host has an activity.
+        """Performs the suggested action for a host or cluster or, if there is none, a check. Does nothing during an
+        activity.
 
         Called for Enter and a double click.
         """
@@ -359,7 +462,7 @@ class FleetPage(QWidget):
         problem = self.model.problem
         if problem is not None:
             text = self.tr("The fleet file has problems. {problems}").format(problems=error_text(problem))
-            if self.model.hosts:
+            if self._entries:
                 text += " " + self.tr("The hosts below are from its last valid version.")
             self.notice.show_notice("fail", text, self.tr("Read again"), self.tr("Open the file"), closable=False)
         else:
@@ -392,7 +495,7 @@ class FleetPage(QWidget):
         self.model.hosts_changed.emit()
 
     def _show_body(self) -> None:
-        if not self.model.hosts:
+        if not self._entries:
             shown: QWidget = self.empty if self.model.problem is None else self.unreadable
         elif not self.rows.names:
             self.nothing_found.set_texts(self.tr("No host found"), self._search_text())
@@ -401,7 +504,7 @@ class FleetPage(QWidget):
             shown = self.list
         self._bodies.setCurrentWidget(shown)
         for widget in (self.details, self.search_field, self.state_filter):
-            widget.setVisible(bool(self.model.hosts))
+            widget.setVisible(bool(self._entries))
 
     def _search_text(self) -> str:
         text, state = self.search_field.text(), self.state_filter.state
@@ -418,46 +521,42 @@ class FleetPage(QWidget):
 
     def _show_chosen(self) -> None:
         self._enable()
-        statuses = [status for name in self.list.chosen if (status := self.model.status(name)) is not None]
-        self.details.show_hosts(statuses)
+        self.details.show_entries(self._chosen)
 
     def _load_acts(self) -> None:
         one = self._one() if self.isVisible() else None
-        self.model.show_acts_of(one.name if one is not None else "")
+        self.model.show_acts_of(one.name if one is not None else "", SHOWN_ACTS)
 
     def _enable(self) -> None:
-        chosen = [status for name in self.list.chosen if (status := self.model.status(name)) is not None]
-        under_way = [status for status in self.model.hosts if status.doing is not None]
-        idle = any(status.doing is None for status in chosen)
+        chosen, entries = self._chosen, self._entries
+        under_way = [status for status in entries if status.doing is not None]
+        has_idle_host = any(status.doing is None for status in self._chosen_hosts)
         acts = self.acts
-        acts.check.setEnabled(idle)
-        acts.check_all.setEnabled(len(under_way) < len(self.model.hosts))
-        acts.deploy.setEnabled(idle)
-        acts.trust.setEnabled(any(not status.host.local for status in chosen))
-        acts.edit.setEnabled(bool(chosen))
+        acts.check.setEnabled(any(status.doing is None for status in chosen))
+        acts.check_all.setEnabled(len(under_way) < len(entries))
+        acts.deploy.setEnabled(has_idle_host)
+        acts.trust.setEnabled(any(not status.login.local for status in chosen))
+        acts.edit.setEnabled(bool(self._chosen_hosts) or len(chosen) == 1)
         acts.terminal.setEnabled(len(chosen) == 1)
-        acts.undeploy.setEnabled(idle)
+        acts.undeploy.setEnabled(has_idle_host)
         acts.remove.setEnabled(bool(chosen))
-        acts.undo_edit.setEnabled(bool(self._undo))
+        acts.undo_edit.setEnabled(bool(self._undo) or self._undo_cluster is not None)
         acts.cancel.setEnabled(bool(under_way))
-        acts.copy.setEnabled(bool(self.model.hosts))
-        acts.search.setEnabled(bool(self.model.hosts))
+        acts.copy.setEnabled(bool(entries))
+        acts.search.setEnabled(bool(entries))
 
     def _summarize(self) -> None:
-        hosts = self.model.hosts
-        if not hosts:
-            self.summary.setText("")
-            self.state_filter.show_counts({})
-            return
-        self.state_filter.show_counts(count_hosts(hosts).by_state)
-        texts = [answer_sentence(hosts, has_looked=self.model.has_looked)]
+        hosts, clusters = self.model.hosts, self.model.clusters.all
+        self.state_filter.show_counts(count_hosts(self._entries).by_state)
+        texts = [answer_sentence(hosts, has_looked=self.model.has_looked)] if hosts else []
         gpus = sum(len(status.gpus) for status in hosts if status.answers)
         used = [status.gpus_in_use for status in hosts if status.answers and status.gpus_in_use is not None]
         if gpus:
             text = self.tr("{used} of 1 GPU in use") if gpus == 1 else self.tr("{used} of {gpus} GPUs in use")
             texts.append(text.format(used=sum(used) if used else "?", gpus=gpus))
-        self.summary.setText(" · ".join(texts))
-        under_way = any(status.doing is not None for status in hosts)
+        texts.append(clusters_sentence(clusters))
+        self.summary.setText(" · ".join(filter(None, texts)))
+        under_way = any(status.doing is not None for status in self._entries)
         if self._was_under_way and not under_way and self.isVisible():
             announce(self, self.summary.text())
         self._was_under_way = under_way

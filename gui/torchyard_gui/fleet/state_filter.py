@@ -1,4 +1,4 @@
-"""A filter that limits the list to the hosts in one state, and shows how many hosts are in each state."""
+"""A filter that limits the list to hosts in one state, and shows how many hosts are in each state."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from torchyard_gui.theme.icons import state_icon
 
 
 class StateFilter(QComboBox):
-    """Lists the states in which there are hosts, and the chosen state even if no host is in it."""
+    """Combo box with the states in which there are hosts. It contains the chosen state even if no host is in that
+    state.
+    """
 
     changed = Signal()
 
@@ -34,7 +36,7 @@ class StateFilter(QComboBox):
         self.setCurrentIndex(max(0, self.findData(state)))
 
     def show_counts(self, by_state: Mapping[HostState, Sized]) -> None:
-        """Updates the states and their numbers of hosts without changing the choice."""
+        """Updates the listed states and their host counts without changing the chosen state."""
         chosen = self.state
         counts = {state: len(by_state.get(state, ())) for state in HostState if state in by_state or state is chosen}
         if counts == self._shown:

@@ -27,10 +27,10 @@ TERMINALS = {
 
 
 def open_terminal(host: Host, known_hosts: Path, environment: Mapping[str, str] = os.environ) -> None:
-    """Starts a terminal that stays open when the window closes. Raises TorchyardError if no terminal is installed."""
+    """Starts a terminal that outlives this program. Raises TorchyardError if no terminal emulator is installed."""
     command = terminal_of(environment)
     if not host.local:
-        from torchyard_core.fleet.ssh.openssh import terminal_command  # Importing paramiko takes 0.25 s.
+        from torchyard_core.fleet.ssh.openssh import terminal_command  # Imported late: paramiko takes 0.25 s to load.
 
         command += terminal_command(host, known_hosts)
     else:

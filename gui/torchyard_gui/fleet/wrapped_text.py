@@ -28,7 +28,7 @@ def wrapped(text: str, font: QFont, width: int) -> list[str]:
 
 
 class WrappedText(QWidget):
-    """Label that is as tall as its wrapped text."""
+    """Label whose height fits its wrapped text."""
 
     def __init__(self, font: str = "small", parent: QWidget | None = None):
         super().__init__(parent)

@@ -29,7 +29,7 @@ class Row:
 
     name: str
     fine: dict[str, list[str]] = field(default_factory=dict)
-    """The hosts that have passed, by result."""
+    """The hosts that have passed, by the message of their result."""
     warnings: list[Check] = field(default_factory=list)
     failed: list[Check] = field(default_factory=list)
     done: int | None = None
@@ -60,10 +60,13 @@ class Row:
 
 
 class Checklist:
-    """Collects the checks and the progress of a launch."""
+    """Collects the checks and the progress of a launch in rows."""
 
     def __init__(self, *, on_cluster: bool = False) -> None:
-        """Creates the rows that are shown from the beginning. On a cluster, a launch locks and reserves nothing."""
+        """Creates the rows that are shown from the beginning.
+
+        On a cluster, the row for locking GPUs and reserving ports is omitted.
+        """
         self.rows: dict[str, Row] = {name: Row(name) for name in ALWAYS if name != "preparing" or not on_cluster}
 
     def take(self, check: Check) -> Row:
@@ -93,10 +96,10 @@ class Checklist:
                 row.done = row.total = 0
 
     def fail(self, host: str, message: str, advice: Advice, code: str) -> Row:
-        """Adds an error that does not belong to any check, and returns its row.
+        """Adds an error that does not belong to any check. Returns the row to which the error was added.
 
-        Errors about the calendar and an unknown start have fixed rows. Other errors are added to the current step's row
-        or, between steps, to the row of the topology or the hosts.
+        Errors about the calendar, and the error that the start is unknown, have fixed rows. Other errors are added to
+        the current step's row or, between steps, to the row of the topology or the hosts.
         """
         under_way = [row for row in self.rows.values() if row.is_running]
         name = "topology" if code in OF_TOPOLOGY else "host"
@@ -111,7 +114,7 @@ class Checklist:
 
     @property
     def unknown_keys(self) -> list[str]:
-        """The hosts whose keys are not known."""
+        """The hosts whose keys are unknown."""
         return [check.host for row in self.rows.values() for check in row.failed if check.code == "key_unknown"]
 
     def _row(self, name: str) -> Row:

@@ -1,4 +1,4 @@
-"""Shows a row of the checklist: mark, title, result and progress. A click shows the results of each host."""
+"""Widget for a row of the checklist: mark, title, result and progress. A click shows the results of each host."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def state_word(state: str) -> str:
 
 
 def found_in(row: Row) -> str:
-    """Returns a summary of a row's results."""
+    """Returns a summary of the results in a row."""
     if row.is_running:
         if row.name == "sending":
             return translate("Launch", "{done} of {total}").format(done=size(row.done or 0), total=size(row.total))
@@ -179,7 +179,7 @@ def _with_hosts(message: str, hosts: list[str], *, in_full: bool = False) -> str
 
 
 def _sentence(check: Check) -> str:
-    """Returns a failure or warning as a sentence. If the message does not name the host, its name is added."""
+    """Returns a failure or warning as a sentence, which begins with the host's name if the message lacks it."""
     message = check.message
     if check.host and check.host not in message:
         message = f"{check.host}: {message}"

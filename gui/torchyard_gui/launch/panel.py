@@ -32,7 +32,7 @@ from torchyard_gui.widgets.screen_reader import announce
 
 WIDTH, HEIGHT = 560, 500
 MARGIN = 20
-"""Left and right margin of all parts, so that their marks and texts are aligned."""
+"""Left and right margin of all parts of the panel, so that their marks and texts are aligned."""
 
 
 class LaunchPanel(QDialog):
@@ -45,7 +45,7 @@ class LaunchPanel(QDialog):
     trust_requested = Signal(str)
     """Emitted with a host whose key is unknown. Once the key has been recorded, the receiver must call `trusted`."""
     launch_over = Signal(bool)
-    """Emitted when the launch has ended, with True if there is a run or may be one."""
+    """Emitted when the launch has ended, with True if the run has started or may have started."""
 
     def __init__(self, fleet_model: FleetModel, parent: QWidget | None = None):
         super().__init__(parent)
@@ -102,10 +102,10 @@ class LaunchPanel(QDialog):
         search: SearchFile | None = None,
         place: str = "",
     ) -> None:
-        """Shows the panel and starts a launch. If another launch is in progress, only shows that one.
+        """Shows the panel and starts a launch. If another launch is in progress, only shows the panel with that launch.
 
         Args:
-            search: A valid search file, with which a sweep is launched.
+            search: A valid search file to launch a sweep, or None to launch a run.
             planned: Planned time. If it is later than now, GPUs are booked, and the hosts start the run at that time.
             place: The chosen cluster, or "" for the hosts of the fleet file.
         """
@@ -173,7 +173,9 @@ class LaunchPanel(QDialog):
         self._untrusted, self._free = [], None
         self._close_when_over = False
         if self._search is not None:
-            job: LaunchJob = SweepJob(self._source, self._search, self._model, self, planned=self._planned)
+            job: LaunchJob = SweepJob(
+                self._source, self._search, self._model, self, planned=self._planned, place=self._place
+            )
         else:
             job = LaunchJob(self._source, self._model, parent=self, planned=self._planned, place=self._place)
         self.checklist = Checklist(on_cluster=bool(job.cluster))
@@ -251,7 +253,7 @@ class LaunchPanel(QDialog):
         if self._close_when_over and not may_run:
             self.hide()
             return
-        if may_run:  # The run may have started. If it has, another attempt would start it a second time.
+        if may_run:  # A second launch could start the run twice.
             self.about.setText(self.tr("It is unknown whether the run has started."))
             self.cancel_button.setFocus()
         else:
@@ -328,10 +330,10 @@ class LaunchPanel(QDialog):
             )
             text += " " + (one if more == 1 else many).format(count=more)
         self.notice.show_notice("fail", text, self.tr("Trust {host} …").format(host=host), closable=False)
-        self.notice.buttons[0].setFocus()  # Until the key is trusted, every attempt fails.
+        self.notice.buttons[0].setFocus()  # The user must trust the key before launching again.
 
     def _offer_free(self, conflict: Conflict) -> None:
-        """Offers to launch when the GPUs that other users have booked are free."""
+        """Offers to launch at the next time at which the GPUs that other users have booked are free."""
         text = self.tr("Other users have booked GPUs that this run needs.")
         if not conflict.nearest:
             self.notice.show_notice("warn", text, closable=False)
@@ -352,7 +354,9 @@ class LaunchPanel(QDialog):
             self._begin()
 
     def _about(self, replicas: str, cluster: str) -> str:
-        """Returns a description of the launch: replicas or trials, the cluster, and a planned time later than now."""
+        """Returns a description of the launch: the replicas or trials, the cluster, and the planned time if it is later
+        than now.
+        """
         now = datetime.now(UTC)
         if cluster:
             start = self._planned.at(now).start
@@ -373,7 +377,7 @@ class LaunchPanel(QDialog):
                 self._list.insertWidget(place, self._rows[name])
 
     def row(self, name: str) -> ChecklistRow:
-        """Returns the widget of the row with a name in `checklist_model.ORDER`."""
+        """Returns the widget of the row with the given name, a key of `checklist_model.ORDER`."""
         return self._rows[name]
 
 

@@ -1,4 +1,4 @@
-"""Alerts about a run: its failure, a wait for lost hosts, failed or slow replicas, silent hosts, missing telemetry."""
+"""Alerts about a run: failure, a wait for lost hosts, failed or slow replicas, silent hosts, and missing telemetry."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from torchyard_gui.widgets.screen_reader import announce
 translate = QCoreApplication.translate
 
 MOST_EACH = 3
-"""Maximum number of cards for failed replicas, and for slow replicas. If more replicas have failed, one more card says
-how many.
-
-There are at most twice as many cards for hosts.
+"""Maximum number of cards for failed replicas, and also of cards for slow replicas. A further card counts the remaining
+failed replicas. Silent hosts have at most twice as many cards.
 """
 
 
 @dataclass(frozen=True)
 class Alert:
-    """An alert with mark, title and detail, and the replica whose log explains the problem, if any."""
+    """An alert with a mark, a title and details. If the log of a replica explains the problem, the alert names the
+    replica.
+    """
 
     state: str
     title: str
@@ -35,9 +35,10 @@ class Alert:
 
 
 def alerts_of(picture: RunState) -> list[Alert]:
-    """Returns the current alerts: a wait, failed replicas, slow replicas, silent hosts, missing telemetry.
+    """Returns the current alerts: the wait for lost hosts, failed replicas, slow replicas, silent hosts, and missing
+    telemetry, in this order.
 
-    If there is none of these and the run has failed, there is an alert about that.
+    If there is no such alert and the run has failed, returns an alert about the failure.
     """
     found = [*_waiting(picture), *_failures(picture), *_slow(picture), *_unknown(picture), *_without_telemetry(picture)]
     return found or _failed_run(picture)
@@ -55,7 +56,9 @@ def _waiting(picture: RunState) -> list[Alert]:
 
 
 def _failed_run(picture: RunState) -> list[Alert]:
-    """Returns an alert for a failed run that has no other alert, as after a crash of its keeper or a failed launch."""
+    """Returns an alert that the run has failed. It is shown if no replica explains the failure, for example because the
+    keeper crashed or the launch failed.
+    """
     if not picture.is_over or picture.state != "failed":
         return []
     why = picture.reason or translate("Runs", "No reason is known.")
@@ -63,7 +66,7 @@ def _failed_run(picture: RunState) -> list[Alert]:
 
 
 def _failures(picture: RunState) -> list[Alert]:
-    # The alert about the wait already names these hosts.
+    # Lost replicas get no alert while the run waits, because the alert about the wait names their hosts.
     waits = picture.waiting is not None
     failed = [track for track in picture.failures() if not (waits and track.state == "lost")]
     needs = []
@@ -75,9 +78,9 @@ def _failures(picture: RunState) -> list[Alert]:
             translate("Runs", "exit code {code}").format(code=track.exit_code) if track.exit_code else ""
         )
         at = (
-            translate("Runs", "on {host} at {time}").format(host=track.host, time=clock(track.since))
+            translate("Runs", "on {host} at {time}").format(host=picture.with_node(track.host), time=clock(track.since))
             if track.since
-            else translate("Runs", "on {host}").format(host=track.host)
+            else translate("Runs", "on {host}").format(host=picture.with_node(track.host))
         )
         mark = "unknown" if track.state == "lost" else "failed"
         needs.append(Alert(mark, title.format(replica=track.name), f"{what}\n{at}".strip(), track.name))
@@ -114,7 +117,7 @@ def _unknown(picture: RunState) -> list[Alert]:
     needs = []
     for host, since in list(picture.lost.items())[: 2 * MOST_EACH]:
         there = [track for track in picture.tracks.values() if track.host == host]
-        title = translate("Runs", "{host} unknown").format(host=host)
+        title = translate("Runs", "{host} unknown").format(host=picture.with_node(host))
         what = translate("Runs", "{count} replicas on it.").format(count=len(there))
         if len(there) == 1:
             what = translate("Runs", "{replica} is on it.").format(replica=there[0].name)
@@ -127,7 +130,7 @@ def _unknown(picture: RunState) -> list[Alert]:
 
 
 def _without_telemetry(picture: RunState) -> list[Alert]:
-    """Returns an alert if a run on a cluster can only be read from its files."""
+    """Returns an alert if the state of a run on a cluster can only be read from the run's files."""
     if picture.is_over or not picture.telemetry_problem:
         return []
     rest = translate("Runs", "States, steps and logs are read from the run's files.")
@@ -136,7 +139,7 @@ def _without_telemetry(picture: RunState) -> list[Alert]:
 
 
 class AlertsPanel(QWidget):
-    """A panel with one card per alert. A click on a card opens the log of its replica."""
+    """A panel with one card per alert. A click on a card that names a replica emits `opened` with this name."""
 
     opened = Signal(str)
 

@@ -1,4 +1,4 @@
-"""Adds workers to a live run from the run's page: asks for the host, and then shows the progress above the run."""
+"""Adds workers to a live run on the Runs page: asks for the host, and then shows the progress above the run."""
 
 from __future__ import annotations
 
@@ -23,13 +23,15 @@ MOST = 1000
 
 
 def can_grow(topology: Topology) -> bool:
-    """Returns whether the strategy of a run accepts new workers during the training."""
+    """Returns whether workers can be added to a run during training. The strategy must be `all_reduce`, and must
+    continue after the loss of a worker.
+    """
     strategy = topology.strategy
     return strategy.kind is StrategyKind.ALL_REDUCE and strategy.on_worker_loss is OnWorkerLoss.CONTINUE
 
 
 class AddWorkersDialog(QDialog):
-    """Asks for the host and the number of new workers. Show it with `open()`."""
+    """Dialog that asks for the host and the number of new workers. Show it with `open()`."""
 
     confirmed = Signal(str, int, str)
     """Emitted with the host, the number of workers, and their pool."""
@@ -61,7 +63,9 @@ class AddWorkersDialog(QDialog):
 
 
 class GrowthFlow(QObject):
-    """Adds workers to at most one run at a time. Until they have joined the run, `cancel` reverts the addition."""
+    """Adds workers to at most one run at a time. Until the workers have joined the run, `cancel` reverts the
+    addition.
+    """
 
     def __init__(self, model: RunsModel, notice: NoticeBar, page: QWidget):
         super().__init__(page)

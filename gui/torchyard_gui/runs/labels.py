@@ -36,34 +36,27 @@ def mark_of(state: str) -> str:
 
 
 def clock(seconds: float | None, *, exact: bool = False) -> str:
-    """Formats seconds since the epoch as local time, 14:21, or 14:21:07 if `exact`; None becomes "–"."""
+    """Formats seconds since 1970 as local time such as 14:21, or 14:21:07 if `exact`. None becomes "–"."""
     return "–" if seconds is None else formatting.clock(seconds, exact=exact)
 
 
 def moment_in_full(seconds: float | None) -> str:
-    """Formats a local time with date and zone, for tool tips; None becomes ""."""
+    """Formats a time as local date, time and zone, for tool tips. None becomes ""."""
     if seconds is None:
         return ""
     return datetime.fromtimestamp(seconds).astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
 
 
 def day_and_clock(seconds: float | None, now: float, *, exact: bool = False) -> str:
-    """Formats a local time of today as 14:21, and of another day as 3 Mar 14:21; `exact` adds the seconds.
-
-    None becomes "".
-    """
-    if seconds is None:
-        return ""
-    then, today = datetime.fromtimestamp(seconds), datetime.fromtimestamp(now)
-    time = formatting.clock(seconds, exact=exact)
-    return time if then.date() == today.date() else f"{then.day} {then.strftime('%b')} {time}"
+    """Formats seconds since 1970 as `formatting.day_and_clock` does. None becomes ""."""
+    return "" if seconds is None else formatting.day_and_clock(seconds, now, exact=exact)
 
 
 _UTC_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 
 
 def with_local_times(text: str) -> str:
-    """Returns a reason with its times, such as 2026-11-28T14:00:00Z, as local times such as 15:00."""
+    """Replaces UTC times such as 2026-11-28T14:00:00Z in a text with local times such as 15:00."""
 
     def local(match: re.Match[str]) -> str:
         return day_and_clock(datetime.fromisoformat(match[0]).timestamp(), time.time())
@@ -72,13 +65,15 @@ def with_local_times(text: str) -> str:
 
 
 def day_or_clock(seconds: float | None, now: float) -> str:
-    """Formats a local time of today as 14:21, and of another day as 3 Mar; None becomes ""."""
+    """Formats a time of today as local time such as 14:21, and any other time as a date such as 3 Mar. None becomes
+    "".
+    """
     text = day_and_clock(seconds, now)
     return text.rpartition(" ")[0] or text
 
 
 def ended_at(seconds: float | None, now: float) -> str:
-    """Returns when a run ended, as `ended 14:21` or `ended 20 Nov 14:21`. If the time is unknown, it is left out."""
+    """Returns when a run ended, as `ended 14:21` or `ended 20 Nov 14:21`. An unknown time is left out."""
     if seconds is None:
         return translate("Runs", "ended")
     return translate("Runs", "ended {time}").format(time=day_and_clock(seconds, now))
@@ -92,7 +87,9 @@ def memory(megabytes: float | None) -> str:
 
 
 def rate(samples: float | None) -> str:
-    """Formats a number of samples per second, such as 1,184, or 3.2 below 100; None becomes "–"."""
+    """Formats a number of samples per second, such as 1,184. Numbers below 100 have a decimal, such as 3.2. None
+    becomes "–".
+    """
     if samples is None:
         return "–"
     return f"{samples:,.0f}" if abs(samples) >= 100 else f"{samples:,.1f}"
@@ -116,7 +113,7 @@ def percent(value: float | None) -> str:
 
 
 def restarting_sentence(picture: RunState) -> str:
-    """Returns a text that says why a run restarts and for which hosts it waits, as far as this is known."""
+    """Returns a text about why a run restarts and for which hosts it waits. Unknown parts are left out."""
     waiting = picture.waiting
     cause = waiting.cause if waiting is not None else picture.reason
     text = translate("Runs", "The run restarts: {cause}.") if cause else translate("Runs", "The run restarts.")
@@ -142,6 +139,8 @@ def moment_in_words(moment: TimelineEvent) -> str:
         text = translate("Runs", "{state}: waiting for {hosts} until {time}")
     elif moment.kind == "run":
         text = translate("Runs", "{state}: {reason}") if moment.reason else translate("Runs", "{state}")
+        if values["reason"].startswith(values["state"]):  # The reason repeats the state, as in `stopped by kim`.
+            text = "{reason}"
     elif moment.kind == "replica":
         text = (
             translate("Runs", "{replica} on {host} {state}: {reason}")

@@ -1,4 +1,4 @@
-"""Notes and tags of a run: a section of the side panel that shows them, and a dialog that edits them."""
+"""Notes and tags of a run: a section of the side panel that shows them, and a dialog to edit them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NOTE_HEIGHT = 120
 
 
 class NotesSection(QWidget):
-    """Shows the tags and the note, and a button that opens the dialog."""
+    """Shows the tags and the note of a run, with a button to edit them."""
 
     edit_wanted = Signal()
 

@@ -24,7 +24,7 @@ from torchyard_core.formatting import size
 from torchyard_core.launch.runs.annotations import Annotation
 from torchyard_core.launch.runs.known_runs import KnownRun
 from torchyard_core.launch.runs.model_download import SavedModel
-from torchyard_gui.bridge.jobs import Job
+from torchyard_gui.bridge.background_jobs import Job
 from torchyard_gui.bridge.run_feed import RunFeed
 from torchyard_gui.bridge.run_state_types import RunChanges
 from torchyard_gui.bridge.runs_model import RunsModel
@@ -50,14 +50,16 @@ REFRESH_EVERY_MS = 30_000
 
 
 class RunsPage(QWidget):
-    """The Runs page. It asks all hosts for their runs when it is shown, and at intervals while it is visible."""
+    """The Runs page. When the page is shown, and at intervals while it is visible, all hosts are asked for their
+    runs.
+    """
 
     edit_copy = Signal(str)
-    """Emitted with the text of a run's topology."""
+    """Emitted with the text of a run's topology when the user wants to edit a copy of it."""
     booking_wanted = Signal(str)
-    """Emitted with the ID of the run's booking."""
+    """Emitted with the ID of a booking to show."""
     launch_wanted = Signal()
-    """Emitted when the user, who has no runs yet, wants to launch one."""
+    """Emitted when a user without runs presses the button that leads to the Topology page."""
     status_changed = Signal()
 
     def __init__(self, model: RunsModel, parent: QWidget | None = None):
@@ -150,10 +152,16 @@ class RunsPage(QWidget):
         if live:
             count = self.tr("1 live run") if len(live) == 1 else self.tr("{count} live runs").format(count=len(live))
             texts.append(("running", count))
+        waiting = sum(run.state == "waiting" for run in self.model.runs)
+        if waiting:
+            count = self.tr("1 waiting run") if waiting == 1 else self.tr("{count} waiting runs").format(count=waiting)
+            texts.append(("waiting", count))
         return texts
 
     def show_run(self, run_id: str) -> None:
-        """Selects a run. The history is read first, because a run that was just launched appears there first."""
+        """Selects a run. The history is read first, because a run that was just launched is in the history before the
+        hosts report it.
+        """
         self.search.clear()
         self._wanted = run_id
         self.model.read_history()
@@ -164,13 +172,13 @@ class RunsPage(QWidget):
         self.run_view.log.set_open(True)
 
     def stop_run(self, run_id: str) -> None:
-        """Selects a run. If the page shows the run immediately, asks the user how to stop it."""
+        """Selects a run and asks the user how to stop it. Does not ask if the run is not known yet."""
         self.show_run(run_id)
         if self.feed is not None and self.feed.run.run_id == run_id:
             self.ask_to_stop()
 
     def ask_to_stop(self) -> None:
-        """Asks the user how to stop the selected run, and stops it. Does nothing if the run has ended."""
+        """Asks how to stop the selected run, and stops it. Does nothing if the run has ended."""
         feed = self.feed
         if feed is None or feed.picture.is_over or self._stop_dialog is not None:
             return
@@ -273,7 +281,9 @@ class RunsPage(QWidget):
         dialog.open()
 
     def fetch_model(self, run: KnownRun, file: Path) -> None:
-        """Downloads the model of the run's newest checkpoint. The page shows the progress."""
+        """Downloads the model of the run's newest checkpoint, unless another download is in progress. The page shows
+        the progress.
+        """
         if self.fetching is not None and not self.fetching.is_finished:
             return
         notice = self.run_view.work
@@ -301,7 +311,7 @@ class RunsPage(QWidget):
 
     @property
     def _booking(self) -> str:
-        """The ID of the run's booking according to the hosts or the history, or "" if it has none."""
+        """The ID of the booking of the current run, or "" if the run has no booking."""
         if self.feed is None:
             return ""
         known = self.model.run(self.feed.run.run_id)
@@ -335,7 +345,7 @@ class RunsPage(QWidget):
 
     @property
     def comparison(self) -> Comparison:
-        """The comparison of runs, which is created when it is first used."""
+        """The comparison of runs. It is created on first use."""
         if self._made_comparison is None:
             self._made_comparison = Comparison(self.model)
             self._made_comparison.closed.connect(self.end_comparison)
@@ -347,8 +357,8 @@ class RunsPage(QWidget):
         return self.shown.currentWidget() is not self.run_view
 
     def compare(self) -> None:
-        """Compares the current run with the newest other run of the same name or, if there is none, with the newest
-        other run.
+        """Compares the current run with the newest other run of the same name or, if there is no such run, with the
+        newest other run.
 
         If runs are already being compared, ends the comparison.
         """
@@ -467,7 +477,7 @@ class RunsPage(QWidget):
         if self.feed is not None:
             self.feed.changed.disconnect(self._changed)
         if not self._is_working:
-            self.run_view.work.clear()  # The progress text still describes the previous run.
+            self.run_view.work.clear()  # The notice that is still shown is about the previously selected run.
         self.feed = self.model.feed(run)
         self.feed.changed.connect(self._changed)
         self.run_view.set_feed(self.feed)
@@ -511,6 +521,9 @@ class RunsPage(QWidget):
             action.setEnabled(picture is not None)
 
     def _stop(self, run: KnownRun, *, force: bool) -> None:
+        if not self._is_working:
+            self.run_view.work.clear()
+
         def failed(error: TorchyardError) -> None:
             self.run_view.work.show_error(error)
 
@@ -534,7 +547,7 @@ class RunsPage(QWidget):
 class StopDialog(QDialog):
     """Dialog that asks how to stop a run; show it with `open()`.
 
-    `confirmed` is emitted with whether to kill the run immediately.
+    `confirmed` is emitted with True if the run must be killed immediately.
     """
 
     confirmed = Signal(bool)
@@ -543,7 +556,10 @@ class StopDialog(QDialog):
         super().__init__(parent)
         self.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
         self.setWindowTitle(self.tr("Stop {name}?").format(name=name))
-        sentence = self.tr("It has been running for {time}. Unsaved work is lost.").format(time=lasted)
+        sentence = self.tr(
+            "It has been running for {time}. A program that saves checkpoints saves one when it is stopped; other"
+            " unsaved work is lost."
+        ).format(time=lasted)
         if is_stopping:
             sentence = self.tr("It is already stopping, within its grace period.")
         self.force = QCheckBox(self.tr("Kill now (skip the {seconds} s grace period)").format(seconds=f"{grace_s:.0f}"))

@@ -8,9 +8,9 @@ from typing import Any
 
 from PySide6.QtCore import QAbstractTableModel, QModelIndex, QObject, QPersistentModelIndex, QSortFilterProxyModel, Qt
 
+from torchyard_gui.bridge.metric_labels import name_of, sentence_of, written
 from torchyard_gui.bridge.run_feed import RunFeed
 from torchyard_gui.bridge.run_state_types import ReplicaStatus, RunChanges, short_cause
-from torchyard_gui.bridge.step_breakdown import name_of, sentence_of, written
 from torchyard_gui.runs.labels import clock, loss, mark_of, memory, percent, rate, restarts, state_word
 from torchyard_gui.runs.replica_groups import Grouping, ReplicaGroup, groups_of
 
@@ -27,11 +27,11 @@ NARROW = {NAME: 120, STATE: 132, HOST: 66, STEP: 56, LOSS: 62, RATE: 80}
 """Widths of columns that are narrower if not all columns fit. Text that does not fit is elided."""
 WHERE_REPORTED = (COMPUTE, EXCHANGE, WAIT, STALE, DROPPED, SKIPPED, VERSION, CLIENTS, TRAFFIC)
 GIVE_WAY = (GPUS, MEMORY, SKIPPED, CLIENTS, VERSION, PAST, USE, COMPUTE, DROPPED, TRAFFIC, HOST, LOSS)
-"""Columns in the order in which they are hidden until all others fit."""
+"""Columns in the order in which they are hidden until the remaining columns fit."""
 
 
 def fitting_columns(room: int, reported: Collection[int]) -> dict[int, int]:
-    """Returns the columns to show, with their widths.
+    """Returns the columns that fit, with their widths.
 
     Args:
         room: Available width in pixels.
@@ -52,7 +52,9 @@ Index = QModelIndex | QPersistentModelIndex
 TRACK = Qt.ItemDataRole.UserRole
 SORT = Qt.ItemDataRole.UserRole + 1
 GROUP = Qt.ItemDataRole.UserRole + 2
-"""Item data role of a heading's ReplicaGroup. It has no value for a replica, whose data has the role TRACK."""
+"""Item data role of the ReplicaGroup in a heading row. The row of a replica has a ReplicaStatus in the role TRACK
+instead.
+"""
 STEP_PARTS = {
     COMPUTE: "compute_s",
     EXCHANGE: "exchange_s",
@@ -69,7 +71,7 @@ FIELDS = {STEP: "step", LOSS: "loss", RATE: "throughput", **STEP_PARTS}
 
 
 class ReplicaTableModel(QAbstractTableModel):
-    """A model with one row for each replica of the run, followed by one row for each heading of a group."""
+    """A model with one row for each replica of the run, followed by one row for the heading of each group."""
 
     def __init__(self, parent: QObject | None = None):
         super().__init__(parent)
@@ -80,7 +82,9 @@ class ReplicaTableModel(QAbstractTableModel):
         self.folded: set[str] = set()
         """Names of the groups whose replicas are hidden."""
         self._groups: list[ReplicaGroup] = []
-        """The groups. Their headings are the rows after those of the replicas; the proxy model sorts them."""
+        """The groups. In this model, the rows of their headings follow the rows of all replicas; the proxy model sorts
+        each heading before the replicas of its group.
+        """
         self._group_of: dict[str, int] = {}
 
     def set_feed(self, feed: RunFeed | None) -> None:
@@ -100,7 +104,9 @@ class ReplicaTableModel(QAbstractTableModel):
         self.set_feed(self.feed)
 
     def place_of(self, row: int) -> tuple[int, bool]:
-        """Returns the position of a row's group (0 without groups) and whether the row is the group's heading."""
+        """Returns the position of a row's group (0 if there are no groups), and whether the row is the heading of the
+        group.
+        """
         if row >= len(self._tracks):
             return row - len(self._tracks), True
         return self._group_of.get(self._tracks[row].name, 0), False
@@ -111,8 +117,8 @@ class ReplicaTableModel(QAbstractTableModel):
         if len(self.feed.picture.tracks) != len(self._tracks):
             self.set_feed(self.feed)
         elif changes.replicas or changes.run:
-            # A single signal covers all rows that have changed, so the view sorts only once. The view repaints only
-            # visible rows.
+            # A single signal covers all changed rows, so that the view sorts only once. The view repaints only visible
+            # rows anyway.
             rows = [self._rows[name] for name in changes.replicas if name in self._rows] or [0]
             if self._tracks:
                 last = self.rowCount() - 1 if self._groups else max(rows)
@@ -129,7 +135,7 @@ class ReplicaTableModel(QAbstractTableModel):
         return bool(self._groups) and self._groups[place].name in self.folded
 
     def reported(self) -> set[int]:
-        """Returns the columns of STEP_PARTS for which a replica has reported a value."""
+        """Returns the columns of STEP_PARTS for which at least one replica has reported a value."""
         return {
             column
             for column, field in STEP_PARTS.items()
@@ -155,7 +161,7 @@ class ReplicaTableModel(QAbstractTableModel):
             return {
                 NAME: self.tr("Replica"),
                 STATE: self.tr("State"),
-                HOST: self.tr("Host"),
+                HOST: self.tr("Node") if self._has_nodes else self.tr("Host"),
                 GPUS: self.tr("GPUs"),
                 STEP: self.tr("Step"),
                 LOSS: self.tr("Loss"),
@@ -186,9 +192,30 @@ class ReplicaTableModel(QAbstractTableModel):
         if role == Qt.ItemDataRole.ToolTipRole and index.column() == STATE and self.feed is not None:
             reported = [self.state_of(track)[1], restarts(track.restarts), self.feed.picture.cause_of(track)]
             return "\n".join(line for line in dict.fromkeys(reported) if line)
+        if role == Qt.ItemDataRole.ToolTipRole and index.column() == HOST:
+            return self._place_tip(track)
         if role == Qt.ItemDataRole.AccessibleTextRole and index.column() == PAST:
             return percent(_use(track))
         return None
+
+    @property
+    def _has_nodes(self) -> bool:
+        """Whether the run is on cluster nodes that Slurm has chosen."""
+        return self.feed is not None and any(self.feed.picture.node_of(track.host) for track in self._tracks)
+
+    def host_text(self, track: ReplicaStatus) -> str:
+        """Returns the name of the replica's host or, on a cluster, of the node that Slurm has chosen for it."""
+        return track.host if self.feed is None else self.feed.picture.place_of(track.host)
+
+    def searched_text(self, track: ReplicaStatus) -> str:
+        """Returns the text in which the filter searches, in lower case."""
+        return f"{track.name} {track.host} {self.host_text(track)} {track.state} {track.reason}".lower()
+
+    def _place_tip(self, track: ReplicaStatus) -> str:
+        place = self.host_text(track)
+        if place == track.host:
+            return place
+        return self.tr("{node}, which is {host} of this run").format(node=place, host=track.host)
 
     def _heading(self, group: ReplicaGroup, column: int, role: int) -> Any:
         if role == GROUP:
@@ -204,7 +231,7 @@ class ReplicaTableModel(QAbstractTableModel):
         return None
 
     def state_of(self, track: ReplicaStatus) -> tuple[str, str]:
-        """Returns the name of a state's mark, and the text of the state."""
+        """Returns the name of the mark of a replica's state, and the state as text."""
         if self.feed is None:
             return "unknown", ""
         since = self.feed.picture.stale_since(track)
@@ -229,7 +256,7 @@ class ReplicaTableModel(QAbstractTableModel):
         if column == STATE:
             return self.state_of(track)[1]
         if column == HOST:
-            return track.host
+            return self.host_text(track)
         if column == GPUS:
             return str(len(track.gpus)) if track.gpus else "–"
         if column == STEP:
@@ -253,7 +280,7 @@ class ReplicaTableModel(QAbstractTableModel):
         if column == STATE:
             return self.state_of(track)[1]
         if column == HOST:
-            return track.host
+            return self.host_text(track)
         if column == GPUS:
             return float(len(track.gpus))
         if column in FIELDS:
@@ -264,7 +291,7 @@ class ReplicaTableModel(QAbstractTableModel):
 
 
 class ReplicaOrder(QSortFilterProxyModel):
-    """Proxy model that sorts by value, filters by name, host, state and reason, and hides folded groups."""
+    """Proxy model that sorts by value, filters by name, host, node, state and reason, and hides folded groups."""
 
     def __init__(self, parent: QObject | None = None):
         super().__init__(parent)
@@ -286,9 +313,8 @@ class ReplicaOrder(QSortFilterProxyModel):
         if not self._text:
             return is_heading or not model.is_folded(place)
         group: ReplicaGroup | None = model.index(row, 0).data(GROUP)
-        if group is not None:
-            return any(self._matches(track) for track in group.tracks)
-        return self._matches(model.index(row, 0).data(TRACK))
+        tracks = group.tracks if group is not None else (model.index(row, 0).data(TRACK),)
+        return any(self._text in model.searched_text(track) for track in tracks)
 
     def lessThan(self, left: Index, right: Index) -> bool:
         """Keeps groups in their order and headings above their replicas, in both sort directions."""
@@ -311,12 +337,9 @@ class ReplicaOrder(QSortFilterProxyModel):
         self._sort_again()
 
     def _sort_again(self) -> None:
-        """Sorts the rows again, because Qt appends rows that a filter no longer hides if dynamic sorting is off."""
+        """Sorts the rows again, because without dynamic sorting, Qt appends rows that the filter shows again."""
         if self.sortColumn() >= 0:
             self.sort(self.sortColumn(), self.sortOrder())
-
-    def _matches(self, track: ReplicaStatus) -> bool:
-        return self._text in f"{track.name} {track.host} {track.state} {track.reason}".lower()
 
 
 def _use(track: ReplicaStatus) -> float | None:

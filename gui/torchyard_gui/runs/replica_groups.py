@@ -26,7 +26,7 @@ URGENT = ("failed", "unknown", "warning")
 
 @dataclass(frozen=True)
 class ReplicaGroup:
-    """Replicas that are listed together."""
+    """Replicas that are listed under one heading, with a summary."""
 
     name: str
     tracks: tuple[ReplicaStatus, ...]
@@ -38,8 +38,8 @@ class ReplicaGroup:
         return (one if count == 1 else many).format(name=self.name, count=count)
 
     def state_summary(self, state_of: Callable[[ReplicaStatus], tuple[str, str]]) -> tuple[str, str]:
-        """Returns the most urgent mark or, if none is urgent, the most frequent one, and how many replicas have each
-        mark, such as `1 failed, 7 running`.
+        """Returns the mark of the group and the number of replicas with each mark, such as `1 failed, 7 running`. The
+        mark of the group is the most urgent one or, if none is urgent, the most frequent one.
         """
         marks = Counter(state_of(track)[0] for track in self.tracks)
         ordered = sorted(marks, key=lambda mark: (URGENT.index(mark) if mark in URGENT else len(URGENT), -marks[mark]))
@@ -54,8 +54,8 @@ class ReplicaGroup:
 
     @property
     def use(self) -> str:
-        """The median use of the GPUs or, if there are none, of the CPUs of replicas that have not ended; empty if it is
-        unknown.
+        """The median use of the replicas that have not ended, as text: of their GPUs or, for replicas without GPUs, of
+        their CPUs. Empty if it is unknown.
         """
         known = _known(track.ring.last("gpu" if track.gpus else "cpu") for track in self._live)
         return percent(statistics.median(known)) if known else ""
@@ -81,7 +81,8 @@ def groups_of(picture: RunState, by: Grouping) -> list[ReplicaGroup]:
     pools = {replica.name: replica.pool.name for replica in replicas_of(picture.plan.topology)} if picture.plan else {}
     found: dict[str, list[ReplicaStatus]] = {}
     for track in picture.tracks.values():
-        found.setdefault(track.host if by == "host" else pools.get(track.name, track.role), []).append(track)
+        name = picture.place_of(track.host) if by == "host" else pools.get(track.name, track.role)
+        found.setdefault(name, []).append(track)
     return [ReplicaGroup(name, tuple(tracks)) for name, tracks in found.items()]
 
 

@@ -1,4 +1,4 @@
-"""The table of a run's replicas, which can be sorted, has sparklines, and shows as many columns as fit."""
+"""The table of a run's replicas. It can be sorted, contains sparklines, and shows as many columns as fit."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ from torchyard_gui.widgets.containers import prepare_rows
 from torchyard_gui.widgets.elided_text import LEFT, RIGHT, draw_elided
 
 SORT_EVERY_MS = 3000
-"""Delay in milliseconds before rows are sorted after a change, because rows that move every second could not be
-read.
+"""Time in milliseconds between a change of values and the next sort. With a shorter time, rows would move too often to
+be read.
 """
 
 
@@ -86,8 +86,8 @@ class ReplicaTable(QTableView):
         self._fit_columns()
 
     def _fit_columns(self) -> None:
-        """Shows as many of the columns with values as fit. Widths set by the user are kept as long as the same columns
-        are shown.
+        """Shows as many columns as fit, leaving out columns without values. Column widths that the user has set are
+        kept as long as the same columns are shown.
         """
         fitting = fitting_columns(self.viewport().width(), self.replicas.reported())
         if fitting == self._shown:
@@ -201,7 +201,7 @@ class ReplicaDelegate(QStyledItemDelegate):
         painter.restore()
 
     def _heading(self, painter: QPainter, option: QStyleOptionViewItem, index: Index, group: ReplicaGroup) -> None:
-        """Paints a column of a group's heading."""
+        """Paints one column of a group's heading."""
         look = theme()
         rect: QRect = option.rect
         state: QStyle.StateFlag = option.state

@@ -1,4 +1,4 @@
-"""Restarts a run from its page: asks where to begin, and then shows progress and questions above the run."""
+"""Restarts a run on the Runs page: asks at which step to begin, and then shows progress and questions above the run."""
 
 from __future__ import annotations
 
@@ -18,10 +18,14 @@ from torchyard_gui.widgets.next_steps import as_sentence
 
 
 class RestartDialog(QDialog):
-    """Asks where the new run begins. Show it with `open()`. Meanwhile, the caller looks for the newest checkpoint."""
+    """Dialog that asks whether a restart begins at the newest checkpoint or at the first step. Show it with `open()`.
+
+    If the run has no shared checkpoint folder, the caller must look for the newest checkpoint and then call
+    `show_checkpoint` or `show_problem`.
+    """
 
     confirmed = Signal(bool)
-    """Emitted with whether the new run begins at the first step."""
+    """Emitted with True if the new run must begin at the first step."""
 
     def __init__(self, name: str, shared_folder: str = "", parent: QWidget | None = None):
         """Creates the dialog. `shared_folder` is the checkpoint folder that the run's hosts share, if any."""
@@ -62,7 +66,7 @@ class RestartDialog(QDialog):
         self._say(self.tr("The run has no checkpoint."))
 
     def show_problem(self, error: TorchyardError) -> None:
-        """Shows why the newest checkpoint is unknown. The launch looks for the checkpoint again."""
+        """Shows why the newest checkpoint is unknown. The launch will look for the checkpoint again."""
         self._say(as_sentence(error.message))
 
     def _say(self, text: str) -> None:
@@ -71,7 +75,7 @@ class RestartDialog(QDialog):
 
 
 class RestartFlow(LaunchFlow):
-    """Makes at most one restart at a time. Until the new run has started, `cancel` reverts the restart."""
+    """Runs at most one restart at a time. Until the new run has started, `cancel` reverts the restart."""
 
     def __init__(self, fleet_model: FleetModel, notice: NoticeBar, page: QWidget):
         super().__init__(notice, page.tr("Restart cancelled; nothing is left on the hosts"), page)

@@ -43,8 +43,8 @@ class RunBar(QFrame):
             [("canvas", self.tr("Hosts")), ("table", self.tr("Replicas")), ("plots", self.tr("Plots"))]
         )
         self._booking = booking
-        # Buttons that do not apply are disabled rather than hidden, so that no button moves. Only the first one is
-        # hidden.
+        # Buttons that do not apply are disabled rather than hidden, so that the other buttons do not move. Only the
+        # booking button is hidden: it is the first one, so the other buttons keep their places.
         self._buttons = {action: action_button(action) for action in (booking, copy, fetch, restart, stop)}
         self._by_icon = (booking, copy, fetch, restart)
         for action, button in self._buttons.items():
@@ -57,7 +57,7 @@ class RunBar(QFrame):
         self.set_feed(None)
 
     def set_feed(self, feed: RunFeed | None, name: str = "") -> None:
-        """Shows another run. `name` distinguishes it from other runs with the same name."""
+        """Shows another run. `name` is a title that distinguishes the run from other runs with the same name."""
         self._feed, self._name = feed, name
         self.take_throughput()
         for widget in (self.views, *self._buttons.values()):
@@ -65,13 +65,15 @@ class RunBar(QFrame):
         self.refresh()
 
     def set_compared(self, count: int) -> None:
-        """Shows that `count` runs are compared; 0 shows the run again."""
+        """Shows that `count` runs are compared. If `count` is 0, shows the run again."""
         self._compared = count
         self.views.setVisible(self._feed is not None and not count)
         self.refresh()
 
     def take_throughput(self) -> None:
-        """Shows a new throughput. Called when the plots are updated, so that bar and plots show the same value."""
+        """Reads the throughput of the run, which `refresh` shows. Called when the plots are updated, so that the bar
+        and the plots show the same value.
+        """
         self._throughput = self._feed.picture.total("throughput") if self._feed is not None else None
 
     def refresh(self) -> None:

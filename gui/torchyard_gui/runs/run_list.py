@@ -1,4 +1,4 @@
-"""The list of runs. Live runs are first, and each run has a state, a name and times."""
+"""The list of runs, live runs first. Each row shows the state, the name and the times of a run."""
 
 from __future__ import annotations
 
@@ -73,19 +73,17 @@ class RunListModel(RunRows):
         return " ".join(f"#{tag}" for tag in self._annotations.get(run.run_id, Annotation()).tags)
 
     def details_of(self, run: KnownRun) -> str:
-        """Returns the second line of a row: the state, the reason for a failure, and then details that are less
-        important.
-        """
+        """Returns the second line of a row: the state, the reason for a failure, and then less important details."""
         hosts = run.hosts[0] if len(run.hosts) == 1 else self.tr("{count} hosts").format(count=len(run.hosts))
         reason = run.reason if run.state == "failed" else ""
         parts = self.state_of(run), reason, self.time_of(run)[1], self.tags_of(run), restart_of(run, self._all)
         return " · ".join(part for part in (*parts, "" if reason else hosts) if part)
 
     def time_of(self, run: KnownRun) -> tuple[str, str]:
-        """Returns the start of a run as two texts, one for each line of a row. The second text is empty if the start is
-        short.
+        """Returns the start of a run as two texts: one beside the name, and one for the line of details.
 
-        A day and a time together, or the ID in their place, would leave no room for the name.
+        Beside the name, there is no space for a day with a time, or for an ID. A day and a time are therefore split
+        between the two texts, and an ID is the second text. Either text may be empty.
         """
         start = start_of(run, self._all)
         if start == run.run_id:
@@ -94,7 +92,7 @@ class RunListModel(RunRows):
         return (day, clock_text) if ":" in clock_text and day else (f"{day} {clock_text}".strip(), "")
 
     def _text(self, run: KnownRun) -> str:
-        """Returns the text in which the filter looks for words."""
+        """Returns the text that the filter searches, in lower case."""
         about = self._annotations.get(run.run_id, Annotation()).text
         return f"{run.name} {run.run_id} {' '.join(run.hosts)} {run.state} {run.primary} {about}".lower()
 

@@ -33,7 +33,7 @@ LOG_HEIGHT = 220
 
 
 def focus_order(widget: QWidget) -> list[QWidget]:
-    """Returns the focusable descendants of a widget that is not yet part of a window, in the order of the Tab key."""
+    """Returns the focusable descendants of a widget that is not yet part of a window, in tab order."""
     found: list[QWidget] = []
     each = widget.nextInFocusChain()
     while each is not None and each is not widget:
@@ -44,7 +44,7 @@ def focus_order(widget: QWidget) -> list[QWidget]:
 
 
 class RunView(QWidget):
-    """Shows the run of a RunFeed. Canvas, table and plots have the same selection."""
+    """Shows the run of a RunFeed. Canvas, table and plots share one selection of replicas."""
 
     def __init__(self, model: RunsModel, parent: QWidget | None = None):
         super().__init__(parent)
@@ -98,8 +98,8 @@ class RunView(QWidget):
 
     @property
     def plots(self) -> Plots:
-        """The plots. They are created when they are first used, because creating them takes longer than the rest of the
-        view, and most runs are watched without plots.
+        """The plots, created on first use, because creating them takes longer than creating the rest of the view, and
+        most runs are watched without plots.
         """
         if self._made_plots is None:
             self._made_plots = plots = Plots()
@@ -152,7 +152,9 @@ class RunView(QWidget):
             self.set_view(self.view)
 
     def choose(self, names: list[str]) -> None:
-        """Selects replicas in all views and shows their logs. If there is only one, the small plots show its values."""
+        """Selects replicas in all views and shows their logs. If a single replica is selected, the small plots show
+        that replica's values.
+        """
         if names == self._chosen:
             return
         self._chosen = list(names)
@@ -206,7 +208,7 @@ class RunView(QWidget):
         assert self.feed is not None
         picture = self.feed.picture
         title, sentence = self.tr("No data on this run"), self.tr("Its hosts have not reported it yet.")
-        if picture.tracks:  # For example the coordinator of a sweep.
+        if picture.tracks:  # The run is, for example, the coordinator of a sweep, whose replica is not in the topology.
             title = self.tr("No picture of this run")
             sentence = self.tr(
                 "Its replicas are not in its topology. “Replicas” lists them; the Sweeps page shows the trials of a"
@@ -235,7 +237,7 @@ class RunView(QWidget):
             self.scene.show_hosts(looks)
 
     def _between_starts(self) -> dict[str, HostLiveState]:
-        """Returns the states of hosts during a restart: those that are lost, and those that wait for the restart."""
+        """Returns the states of hosts during a restart: lost hosts, and hosts that wait for the restart."""
         assert self.feed is not None
         picture = self.feed.picture
         gone = {track.host for track in picture.tracks.values() if track.state == "lost"}
@@ -294,7 +296,9 @@ class RunView(QWidget):
         return text.format(why=why, time=time)
 
     def _notice_of(self, kind: Literal["warn", "fail"], text: str, is_known: bool) -> None:
-        """Shows a notice about the run, with a button for the log of the first failed replica, if any."""
+        """Shows a notice about the run. If a replica has failed, the notice has a button for the log of the first
+        failed replica.
+        """
         assert self.feed is not None
         picture = self.feed.picture
         # The log of a lost host cannot be read while the run waits for that host.

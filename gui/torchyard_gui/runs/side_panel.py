@@ -9,10 +9,10 @@ import numpy as np
 from PySide6.QtCore import QRect, Qt, Signal
 from PySide6.QtWidgets import QGridLayout, QWidget
 
+from torchyard_gui.bridge.metric_labels import IF_REPORTED, WRITTEN, name_of, sentence_of, written
 from torchyard_gui.bridge.run_feed import RunFeed
 from torchyard_gui.bridge.run_state import OF_TRAINERS, SUMS
 from torchyard_gui.bridge.run_state_types import ReplicaStatus, RunChanges
-from torchyard_gui.bridge.step_breakdown import IF_REPORTED, WRITTEN, name_of, sentence_of, written
 from torchyard_gui.runs.alerts import AlertsPanel, alerts_of
 from torchyard_gui.runs.labels import loss, memory, percent, rate
 from torchyard_gui.runs.notes import NotesSection
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from torchyard_core.advisor.run_comparison import StepTimes
 
 SHOWN = 600
-"""Number of samples that the small plots show, which is ten minutes of one sample per second."""
+"""Number of samples in the small plots: ten minutes at one sample per second."""
 PREDICTED = ("compute_s", "exchange_s", "wait_s")
 """Parts of a step that the advisor predicts."""
 REPORTED = (*OF_TRAINERS, "bytes_s")
-"""Metrics that the journal contains. All other metrics are measured only while the run is followed."""
+"""Metrics that the journal contains. All other metrics are recorded only while this desktop follows the run."""
 
 
 class SidePanel(QWidget):
@@ -74,7 +74,7 @@ class SidePanel(QWidget):
         self.refresh()
 
     def set_chosen(self, names: Sequence[str]) -> None:
-        """Sets the selected replicas. If there is only one, the small plots show its values."""
+        """Sets the selected replicas. If there is a single one, the small plots show that replica's values."""
         self._replica = names[0] if len(names) == 1 else ""
         self._show_plots()
 
@@ -100,7 +100,7 @@ class SidePanel(QWidget):
         self.needs.show_needs(alerts_of(self._feed.picture) if self._feed else [], is_known=is_known)
 
     def _show_plots(self) -> None:
-        """Updates the plots. If the run has ended, they are labelled as its last values."""
+        """Updates the plots. After the run has ended, each value is labelled as the last one."""
         if self._feed is None:
             self.step.show_track(None)
         else:
@@ -155,7 +155,7 @@ class SidePanel(QWidget):
         self.plots[plot].set_values(ring.tail(kind, SHOWN), words(value), note, fixed, calm=calm, sentence=sentence)
 
     def _sentence(self, kind: str, value: float | None, track: ReplicaStatus | None, is_over: bool) -> str:
-        """Returns a sentence that says why there is no line."""
+        """Returns the sentence that a small plot shows if it has too few values for a line."""
         assert self._feed is not None
         if not is_over:
             if value is not None:
@@ -182,9 +182,9 @@ class SidePanel(QWidget):
 
 
 class StepParts(QWidget):
-    """Parts of a step of one replica.
+    """Widget that shows the parts of a step of one replica.
 
-    They are hidden unless exactly one replica is selected, because sums over replicas would be meaningless.
+    The widget is hidden unless exactly one replica is selected, because sums over replicas would be meaningless.
     """
 
     def __init__(self, parent: QWidget | None = None):
@@ -215,9 +215,10 @@ class StepParts(QWidget):
     def show_track(self, track: ReplicaStatus | None, predicted: StepTimes | None = None) -> None:
         """Shows the values of a replica, with their predictions if there are any.
 
-        Shows nothing for None, or if the replica has not reported yet.
+        Shows nothing if the replica is None or has not reported yet.
 
-        Trainers have a line for every part; servers and reducers have lines only for the metrics that they report.
+        Trainers have a line for every part of a step, except for optional parts (IF_REPORTED) without a value. Servers
+        and reducers have lines only for the metrics that they report.
         """
         reported = {field: track.ring.last(field) for field in WRITTEN} if track is not None else {}
         self.setVisible(any(value is not None for value in reported.values()))

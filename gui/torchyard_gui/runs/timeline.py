@@ -1,4 +1,4 @@
-"""The timeline of a run, with the latest event first."""
+"""The timeline of a run, in which the latest event is first."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ SHOWN = 200
 class Timeline(QWidget):
     """A list with one line for each of the last SHOWN events. A line's tool tip contains the full text.
 
-    A click, Enter or Space on a line about the state or the first step of a replica opens the replica's log.
+    A click on a line about the state or the first step of a replica opens the replica's log. Enter and Space do the
+    same for the current line.
     """
 
     opened = Signal(str)

@@ -14,16 +14,17 @@ from torchyard_gui.theme.theme import theme
 from torchyard_gui.widgets.elided_text import LEFT, RIGHT, draw_elided
 
 AXIS, FOOT = 76, 18
-"""Width in pixels of the space at the left for the values, and height of the space below the plot for the trials'
-numbers.
+"""Width in pixels of the area for the values, to the left of the plot, and height in pixels of the area for the numbers
+of trials, below the plot.
 """
 DOT = 7.0
 
 
 class HistoryPlot(TrialPlot):
-    """Plot of the trials, by number along the x axis and by value along the y axis.
+    """Plot of the trials' values. The x axis shows the number of a trial, the y axis its value.
 
-    A complete trial is a dot, a running one a green ring, a failed one a cross at the bottom, and any other a ring.
+    A complete trial is a dot, a running trial a green ring, a failed trial a cross at the bottom, a pruned trial a
+    ring, and an interrupted trial a square.
     """
 
     def __init__(self, parent: QWidget | None = None):
@@ -60,6 +61,7 @@ class HistoryPlot(TrialPlot):
             "best": self.tr("best so far"),
             "failed": self.tr("failed"),
             "pruned": self.tr("pruned"),
+            "interrupted": self.tr("interrupted"),
             "running": self.tr("running"),
             "complete": self.tr("complete"),
         }
@@ -120,7 +122,7 @@ class HistoryPlot(TrialPlot):
             painter.drawEllipse(self.line_of(chosen)[0], DOT, DOT)
 
     def _paint_best(self, painter: QPainter, table: SweepTable, box: QRectF) -> None:
-        """Paints the best value so far as steps that end at the right edge."""
+        """Paints the best value so far as a step function that extends to the right edge of the plot."""
         line = QPolygonF()
         for number, value in table.best_so_far():
             at = QPointF(self._x(number), self._y(value))
@@ -151,7 +153,7 @@ def paint_marks(painter: QPainter, points: QPolygonF, state: str) -> None:
         return
     look = theme()
     if state == "complete":
-        # Points with a round pen are painted much faster than ellipses.
+        # A point drawn with a round pen is painted much faster than an ellipse.
         painter.setPen(QPen(look.color("worker"), DOT, Qt.PenStyle.SolidLine, Qt.PenCapStyle.RoundCap))
         painter.drawPoints(points)
         return
@@ -161,6 +163,8 @@ def paint_marks(painter: QPainter, points: QPolygonF, state: str) -> None:
         if state == "failed":
             for slope in (1, -1):
                 painter.drawLine(at - QPointF(3.5, 3.5 * slope), at + QPointF(3.5, 3.5 * slope))
+        elif state == "interrupted":
+            painter.drawRect(QRectF(at.x() - 3, at.y() - 3, 6, 6))
         else:
             painter.drawEllipse(at, DOT / 2, DOT / 2)
             if state == "running":

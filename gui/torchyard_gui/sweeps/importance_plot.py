@@ -15,7 +15,7 @@ ROW, SHARE_WIDTH = 26, 44
 
 
 class ImportancePlot(QWidget):
-    """A bar for each parameter, the most important first."""
+    """Plot with a bar for each parameter, the most important parameter first."""
 
     def __init__(self, parent: QWidget | None = None):
         super().__init__(parent)
@@ -33,7 +33,7 @@ class ImportancePlot(QWidget):
         self.update()
 
     def empty_text(self) -> str:
-        """Returns the sentence that says when the importance is computed."""
+        """Returns a sentence about when the importance will be computed."""
         return self.tr(
             "Optuna computes this on the sweep's primary host, from four complete trials with different values on."
         )

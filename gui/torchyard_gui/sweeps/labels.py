@@ -30,7 +30,7 @@ def state_word(state: str) -> str:
 
 
 def sweep_state(run: KnownRun) -> str:
-    """Returns the state of a sweep; for one that does not answer, with the time of its last known state."""
+    """Returns the name of a sweep's state, with the time of the last contact if the state may be outdated."""
     return state_as_of(run, state_word(run.state))
 
 
@@ -52,12 +52,14 @@ def parameters(trial: Trial) -> str:
 
 
 def value_of(trial: Trial) -> float | None:
-    """Returns the objective of a trial, or its last reported value if it is not complete."""
+    """Returns the objective of a trial or, if there is none, the last reported value. Returns None without either."""
     return trial.value if trial.value is not None else trial.values[-1][1] if trial.values else None
 
 
 def progress(table: SweepTable) -> list[str]:
-    """Returns how many trials have ended, how many have failed or were interrupted, and the best one."""
+    """Returns texts about how many trials have ended, how many have failed or were interrupted, and which trial is
+    best.
+    """
     done = table.count("complete", "failed", "pruned")
     parts = [translate("Sweeps", "{done} of {wanted} trials").format(done=done, wanted=table.wanted)]
     if failed := table.count("failed"):
@@ -71,7 +73,9 @@ def progress(table: SweepTable) -> list[str]:
 
 
 def seconds_of(trial: Trial, now: float) -> float | None:
-    """Returns how long a trial took, or has taken so far; None if it has not started."""
+    """Returns the duration of a trial, or the time since its start while it runs, in seconds. Returns None for a trial
+    that has not started.
+    """
     started = when(trial.started)
     if started is None or trial.state == "waiting":
         return None
@@ -80,7 +84,7 @@ def seconds_of(trial: Trial, now: float) -> float | None:
 
 
 def about_trial(table: SweepTable, trial: Trial) -> str:
-    """Returns a line about a trial: number, state, value, cause, parameters and hosts."""
+    """Returns a one-line description of a trial: number, state, value, cause, parameters and hosts."""
     value = value_of(trial)
     best = table.best
     parts = [

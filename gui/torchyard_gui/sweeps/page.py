@@ -37,7 +37,7 @@ NEW_SWEEP = "torchyard sweep topology.yaml search.yaml"
 class SweepsPage(QWidget):
     """The Sweeps page.
 
-    While it is visible, it follows the selected sweep, and asks all hosts for their sweeps at intervals.
+    While visible, the page updates the trials of the selected sweep, and asks all hosts for their sweeps at intervals.
     """
 
     edit_copy = Signal(str)
@@ -57,6 +57,8 @@ class SweepsPage(QWidget):
         self.dialog: ConfirmationDialog | None = None
         self._wanted = ""
         """The ID of a sweep to show once it is known."""
+        self._problem_of: tuple[str, str] | None = None
+        """The sweep and the trial ("" for none) whose error `notice` shows, or None if `notice` shows no such error."""
 
         self.list_model = SweepListModel(model, self)
         self.list = run_list_view(self.list_model, SweepDelegate(), self.tr("Sweeps"))
@@ -145,7 +147,7 @@ class SweepsPage(QWidget):
         return self.model.sweep(self.run_id)
 
     def show_sweep(self, run_id: str) -> None:
-        """Selects a sweep. The history is read first, because a sweep that was just started appears there first."""
+        """Selects a sweep as soon as it is known. The history is read because it lists a new sweep before the hosts."""
         self._wanted = run_id
         self.model.runs.read_history()
         self.model.runs.refresh()
@@ -160,7 +162,7 @@ class SweepsPage(QWidget):
         self._enable()
 
     def ask_to_stop(self) -> None:
-        """Asks whether to stop the selected sweep, or, if it is stopping already, whether to kill it."""
+        """Asks whether to stop the selected sweep. If the sweep is already stopping, asks whether to kill it."""
         run, table = self.sweep, self._table
         if run is None or run.has_ended or self.dialog is not None:
             return
@@ -174,26 +176,27 @@ class SweepsPage(QWidget):
             self.tr("Stop {name}?").format(name=run.name),
             sentence,
             self.tr("Stop the sweep"),
-            lambda force: self.model.stop(run, self.notice.show_error, force=force, owner=self),
+            lambda force: self.model.stop(run, self._errors_of(run), force=force, owner=self),
             is_stopping=run.state == "stopping",
         )
 
     def ask_to_stop_trial(self) -> None:
         """Asks whether to stop the selected trial."""
-        trial = self.table.trial
-        if trial is None or trial.state != "running" or self.dialog is not None:
+        run, trial = self.sweep, self.table.trial
+        if run is None or trial is None or not trial.can_be_stopped or self.dialog is not None:
             return
         self._ask(
             self.tr("Stop trial {number}?").format(number=trial.trial),
             self.tr("The trial then counts as failed, and the sweep goes on."),
             self.tr("Stop the trial"),
-            lambda force: self.model.stop_trial(trial, self.notice.show_error, force=force, owner=self),
+            lambda force: self.model.stop_trial(run, trial, self._errors_of(run, trial), force=force, owner=self),
         )
 
     def resume(self) -> None:
-        """Continues the selected sweep, which must have ended, as a new run, and shows it."""
+        """Resumes the selected sweep, which must have ended, as a new run, and shows the new run."""
         run = self.sweep
         if run is not None and run.has_ended:
+            self._problem_of = None
             self.resuming.resume(run)
             self._enable()
 
@@ -209,7 +212,7 @@ class SweepsPage(QWidget):
             self._open(self.table.trial)
 
     def copy_dashboard(self) -> None:
-        """Copies the command that opens the study in optuna-dashboard."""
+        """Copies the command that opens the study of the selected sweep in optuna-dashboard."""
         file = self.model.study_file(self.run_id)
         if file:
             command = f"optuna-dashboard sqlite:///{file}"
@@ -217,7 +220,7 @@ class SweepsPage(QWidget):
             self.notice.show_notice("info", self.tr("Copied: {command}").format(command=command))
 
     def close_page(self) -> None:
-        """Cancels a resumption, and follows no sweep any more. Called when the window closes."""
+        """Cancels a resumption in progress, and stops all updates. Called when the window closes."""
         self.resuming.close_launch()
         self._update_timer.stop()
         self._refresh_timer.stop()
@@ -249,14 +252,14 @@ class SweepsPage(QWidget):
         self.model.update_all()
 
     def _ask_again(self) -> None:
-        """Asks all hosts, and the primary of the selected sweep even if that has ended."""
+        """Asks all hosts for their sweeps, and reads the trials of the selected sweep again even if it has ended."""
         self._refresh()
         if self.sweep is not None:
             self.model.update(self.sweep)
 
     def _update(self) -> None:
         run = self.sweep
-        self.table.viewport().update()  # The durations of running trials grow.
+        self.table.viewport().update()  # Repaint the elapsed times of running trials.
         if run is not None and not self.model.is_final(run) and (not run.has_ended or not self.model.error(run.run_id)):
             self.model.update(run)
 
@@ -283,7 +286,7 @@ class SweepsPage(QWidget):
         if run is not None and run.run_id != self.run_id:
             self.run_id = run.run_id
             if not self.resuming.is_launching:
-                self.notice.clear()
+                self._clear_notice()
             if not self.model.is_final(run):
                 self.model.update(run)
             self._show()
@@ -293,9 +296,38 @@ class SweepsPage(QWidget):
         if run_id == self.run_id:
             self._show()
 
+    def _errors_of(self, run: KnownRun, trial: Trial | None = None) -> Callable[[TorchyardError], None]:
+        """Returns a callback that shows an error about a sweep or one of its trials, if the sweep is still selected.
+
+        Before returning, removes the error of an earlier action, unless a sweep is being resumed.
+        """
+        if not self.resuming.is_launching:
+            self._clear_notice()
+
+        def show(error: TorchyardError) -> None:
+            if self.run_id == run.run_id:
+                self._problem_of = run.run_id, trial.trial if trial is not None else ""
+                self.notice.show_error(error)
+
+        return show
+
+    def _clear_notice(self) -> None:
+        self._problem_of = None
+        self.notice.clear()
+
+    def _remove_old_problem(self) -> None:
+        """Removes the error about a sweep that is no longer selected, or about a trial that has ended."""
+        if self._problem_of is None or self.resuming.is_launching:
+            return
+        sweep, number = self._problem_of
+        trial = self._table.trial(number) if self._table is not None and number else None
+        if sweep != self.run_id or (trial is not None and trial.state != "running"):
+            self._clear_notice()
+
     def _show(self) -> None:
         """Shows the selected sweep and its trials."""
         run, table = self.sweep, self._table
+        self._remove_old_problem()
         self.bar.show_sweep(run, table)
         self.table.show_table(table)
         for plot in (self.history, self.parallel, self.importance):
@@ -316,7 +348,9 @@ class SweepsPage(QWidget):
         self._enable()
 
     def _show_not_shared(self, run_id: str, error: TorchyardError) -> None:
-        """Says that studies are not copied to the team's database, until one was copied."""
+        """Shows why the study of a sweep was not copied to the team's database. The message stays until a study is
+        copied.
+        """
         run = self.model.sweep(run_id)
         text = self.tr(
             "The study of {name} was not copied to the team's database; the sweep is not affected. {problem}"
@@ -344,7 +378,7 @@ class SweepsPage(QWidget):
     def _enable(self) -> None:
         acts, run, table, trial = self.actions_, self.sweep, self._table, self.table.trial
         acts.stop.setEnabled(run is not None and not run.has_ended)
-        acts.stop_trial.setEnabled(trial is not None and trial.state == "running")
+        acts.stop_trial.setEnabled(trial is not None and trial.can_be_stopped)
         acts.resume.setEnabled(run is not None and run.has_ended and not self._is_complete(table))
         if self.resuming.is_launching:
             acts.resume.setEnabled(False)
@@ -358,12 +392,12 @@ class SweepsPage(QWidget):
     def _open(self, trial: Trial) -> None:
         run = self.sweep
         if run is not None:
-            self.model.trial_topology(run, trial, self.edit_copy.emit, self.notice.show_error, owner=self)
+            self.model.trial_topology(run, trial, self.edit_copy.emit, self._errors_of(run), owner=self)
 
     def _ask(
         self, question: str, sentence: str, yes: str, stop: Callable[[bool], object], *, is_stopping: bool = False
     ) -> None:
-        """Asks a question about a stop. While it is stopping already, asks whether to kill it."""
+        """Asks whether to stop a sweep or trial or, if `is_stopping`, whether to kill it."""
         if is_stopping:
             sentence = self.tr("It is already stopping, within its grace period.")
             yes = self.tr("Kill now")

@@ -14,16 +14,18 @@ from torchyard_gui.theme.theme import mixed_colors, theme
 from torchyard_gui.widgets.elided_text import LEFT, RIGHT, draw_elided
 
 MOST_LINES = 1000
-"""Maximum number of lines; of more trials, the best ones are shown."""
+"""Maximum number of lines. If there are more trials, only the best are shown."""
 NAMES, ENDS = 18, 15
-"""The height of the names above the axes, and of a text at an end of an axis."""
+"""Height in pixels of the names above the axes, and of the numbers at the ends of an axis."""
 BAR = 60
 LEAST_ROOM = 14
-"""Least distance in pixels between the texts of two categories."""
+"""Minimum distance in pixels between the texts of two categories."""
 
 
 class ParallelPlot(TrialPlot):
-    """A line for each complete trial, in a colour that shows its rank by value: the better, the stronger."""
+    """Plot with a line for each complete trial. The colour of a line shows the trial's rank by value: the better the
+    trial, the stronger the colour.
+    """
 
     def __init__(self, parent: QWidget | None = None):
         super().__init__("", parent)
@@ -80,7 +82,7 @@ class ParallelPlot(TrialPlot):
         return self.area().adjusted(0, NAMES + ENDS, 0, -ENDS)
 
     def color_of(self, rank: int) -> QColor:
-        """Returns the colour of the trial with a rank, from 0 for the best."""
+        """Returns the colour of a trial by its rank. The best trial has rank 0."""
         share = rank / max(1, len(self._ranked) - 1)
         return mixed_colors(theme().color("accent"), theme().color("hair"), share)
 
@@ -102,7 +104,7 @@ class ParallelPlot(TrialPlot):
         self._paint_legend(painter)
 
     def _paint_texts(self, painter: QPainter, name: str, scale: Scale, x: float) -> None:
-        """Paints the name of an axis above it, and its values at its ends or, for categories, beside it."""
+        """Paints the name of an axis above the axis, and the values: numbers at its ends, categories beside it."""
         area, box = self.area(), self._box()
         room = area.width() / len(self._axes) - 8
         middle = Qt.AlignmentFlag.AlignHCenter
@@ -118,7 +120,7 @@ class ParallelPlot(TrialPlot):
             y = box.bottom() - share * box.height()
             width = min(room / 2 - 4, painter.fontMetrics().horizontalAdvance(text) + 4.0)
             label = QRectF(x + 5, y - 7, width, 14)
-            painter.fillRect(label.adjusted(-4, 0, 0, 0), look_through())  # No line is left between axis and text.
+            painter.fillRect(label.adjusted(-4, 0, 0, 0), look_through())  # Hides lines behind the text.
             draw_elided(painter, label, text, "tiny", "text2", LEFT)
 
     def _paint_legend(self, painter: QPainter) -> None:
@@ -133,5 +135,5 @@ class ParallelPlot(TrialPlot):
 
 
 def look_through() -> QColor:
-    """Returns the colour of a card, slightly translucent, for the background of a text over lines."""
+    """Returns the card's colour, slightly translucent, as the background of text that is painted over lines."""
     return theme().color("s2", 0.92)

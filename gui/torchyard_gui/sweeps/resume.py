@@ -1,4 +1,4 @@
-"""Resumes a sweep from its page, with progress and questions above its trials."""
+"""Resumes a sweep on the Sweeps page, and shows the progress and questions above the trials."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ from torchyard_gui.widgets.next_steps import as_sentence
 
 
 class ResumeFlow(LaunchFlow):
-    """Resumes at most one sweep at a time. Where the working folder has changed, it offers to accept that."""
+    """Resumes at most one sweep at a time. If the working folder has changed, offers to resume with the changed
+    files.
+    """
 
     def __init__(self, fleet_model: FleetModel, history: History, notice: NoticeBar, page: QWidget):
         super().__init__(notice, page.tr("Cancelled; nothing is left on the hosts"), page)
         self._model = fleet_model
         self._history = history
         self._changed: KnownRun | None = None
-        """The sweep whose working folder has changed."""
+        """The sweep that was not resumed because its working folder has changed, or None."""
 
     def resume(self, run: KnownRun, *, new_code: bool = False) -> None:
         """Resumes a finished sweep. Has no effect while another sweep is being resumed."""
@@ -37,7 +39,7 @@ class ResumeFlow(LaunchFlow):
         self.begin(job, run.name, self.tr("Resuming {name} …").format(name=run.name))
 
     def accept_new_code(self) -> None:
-        """Resumes the sweep whose working folder has changed, with its present files."""
+        """Resumes the sweep whose working folder has changed, with the current files of the folder."""
         if self._changed is not None:
             self.resume(self._changed, new_code=True)
 

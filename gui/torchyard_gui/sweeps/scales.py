@@ -11,12 +11,12 @@ from collections.abc import Iterable
 from torchyard_agent.protocol.sweep_messages import ParameterValue, parameter_text
 
 LOG_FROM = 20.0
-"""Minimum ratio of the greatest to the least value at which a scale of positive values can be logarithmic."""
+"""Minimum ratio of the greatest to the least value for a logarithmic scale, which also requires positive values."""
 
 
 class Scale:
-    """The scale of an axis. If all values are numbers, it extends from the least to the greatest; otherwise, each value
-    is a category.
+    """The scale of an axis. If all values are numbers, the scale extends from the least to the greatest number;
+    otherwise, each value is a category.
     """
 
     def __init__(self, values: Iterable[ParameterValue]):
@@ -28,7 +28,7 @@ class Scale:
         self.low, self.high = min(numbers, default=0.0), max(numbers, default=0.0)
         self.is_log = False
         if not self.categories and self.low > 0 and self.high / self.low >= LOG_FROM:
-            # The scale on which the median is nearer to the middle is chosen.
+            # Chooses the scale, linear or logarithmic, that puts the median closer to the middle of the axis.
             middle = statistics.median(numbers)
             linear = abs(self.place(middle) - 0.5)
             self.is_log = True

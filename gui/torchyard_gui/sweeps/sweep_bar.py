@@ -1,4 +1,4 @@
-"""The bar above a sweep, with its name, state and best trial, and actions."""
+"""The bar above a sweep, with the name, the state and the best trial of the sweep, and with actions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torchyard_gui.widgets.buttons import action_button
 from torchyard_gui.widgets.layouts import hbox
 
 NARROW = 1150
-"""Width in pixels below which the first button has a shorter text."""
+"""Width of the bar in pixels below which the button for the best trial has a shorter text."""
 
 
 class SweepBar(QFrame):
@@ -35,7 +35,7 @@ class SweepBar(QFrame):
         self.show_sweep(None, None)
 
     def show_sweep(self, run: KnownRun | None, table: SweepTable | None) -> None:
-        """Shows the state of a sweep; None shows the name of the page."""
+        """Shows the state of a sweep. If the sweep is None, shows the name of the page."""
         for action, button in self.buttons.items():
             button.setVisible(run is not None or action is self._new)
         if run is None:
@@ -49,7 +49,7 @@ class SweepBar(QFrame):
         self.state.setToolTip("\n".join(part for part in (*parts, run.reason) if part))
 
     def resizeEvent(self, event: QResizeEvent) -> None:
-        """In a narrow bar, shortens the text of a button, so that the state fits."""
+        """Shortens the text of the button for the best trial in a narrow bar, so that the sweep's state fits."""
         super().resizeEvent(event)
         is_narrow = event.size().width() < NARROW
         self.buttons[self._best].setText(self._best.iconText() if is_narrow else self._best.text())

@@ -1,4 +1,4 @@
-"""The base class of plots that show trials and let the user choose one."""
+"""The base class of plots that show trials and let the user select a trial."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ NEAR = 8.0
 
 
 class TrialPlot(QWidget):
-    """A plot on a card with a title. A click, or the Left and Right keys, choose a trial."""
+    """A plot on a card with a title. A click, or the Left, Right, Home or End key, selects a trial."""
 
     chosen = Signal(str)
-    """Emitted with the number of the trial that the user has chosen."""
+    """Emitted with the number of the trial that the user has selected."""
 
     def __init__(self, title: str, parent: QWidget | None = None):
         super().__init__(parent)
         self.table: SweepTable | None = None
         self.current = ""
-        """The number of the chosen trial, or ""."""
+        """The number of the selected trial, or ""."""
         self.set_title(title)
         self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
         self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Expanding)
@@ -48,24 +48,24 @@ class TrialPlot(QWidget):
         self.update()
 
     def choose(self, number: str) -> None:
-        """Marks a trial as the chosen one, without emitting `chosen`."""
+        """Selects a trial without emitting `chosen`."""
         self.current = number
         self._describe()
         self.update()
 
     def trials(self) -> Sequence[Trial]:
-        """Returns the trials that the plot shows, in the order in which the arrow keys choose them."""
+        """Returns the trials that the plot shows, in the order in which the arrow keys select them."""
         raise NotImplementedError
 
     def prepare(self) -> None:
-        """Called when the trials have changed, before they are painted."""
+        """Computes what painting needs, such as scales. Called after the trials have changed, before painting."""
 
     def line_of(self, trial: Trial) -> list[QPointF]:
         """Returns the points at which a trial is painted."""
         raise NotImplementedError
 
     def paint_trials(self, painter: QPainter) -> None:
-        """Paints the trials. Called only if there is at least one."""
+        """Paints the trials. Called only if there is at least one trial."""
         raise NotImplementedError
 
     def empty_text(self) -> str:
@@ -81,7 +81,7 @@ class TrialPlot(QWidget):
         return QRectF(self.rect()).adjusted(PAD, HEAD, -PAD, -PAD)
 
     def trial_at(self, place: QPointF) -> Trial | None:
-        """Returns the trial that is nearest to a point, at most NEAR pixels from it."""
+        """Returns the trial nearest to a point, or None if no trial is within `NEAR` pixels of the point."""
         distances = [(_distance(place, self.line_of(trial)), int(trial.trial), trial) for trial in self.trials()]
         nearest = min(distances, default=None, key=lambda each: each[:2])
         return nearest[2] if nearest is not None and nearest[0] <= NEAR else None
@@ -155,7 +155,7 @@ def paint_sentence(painter: QPainter, area: QRectF, text: str) -> None:
 
 
 def _distance(place: QPointF, line: Iterable[QPointF]) -> float:
-    """Returns the distance from a point to a line through points."""
+    """Returns the distance from a point to a polyline, given by its points."""
     points = list(line)
     if len(points) == 1:
         return _length(place - points[0])

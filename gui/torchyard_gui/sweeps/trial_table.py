@@ -32,16 +32,16 @@ from torchyard_gui.widgets.elided_text import LEFT, RIGHT, draw_elided
 
 Index = QModelIndex | QPersistentModelIndex
 NUMBER, STATE, VALUE, PARAMETERS = range(4)
-"""Columns. From PARAMETERS on there is a column for each parameter, then the duration and the reason."""
+"""Columns. The columns of the parameters begin at PARAMETERS; the duration and the reason follow them."""
 TRIAL, KEY = Qt.ItemDataRole.UserRole, Qt.ItemDataRole.UserRole + 1
-"""Item data roles: the Trial of a row, and the value by which a column is sorted; None is sorted last."""
+"""Item data roles: the Trial of a row, and the value by which a column is sorted. The value None is sorted last."""
 WIDTHS = {NUMBER: 60}
 WIDEST_VALUE = -0.0001234
-"""A value with the longest text of four significant digits."""
+"""A value whose text, with four significant digits, is as long as possible."""
 PARAMETER_WIDTH, DURATION_WIDTH, REASON_WIDTH = 80, 96, 76
-"""Widths in pixels of columns whose headings are not wider."""
+"""Minimum widths in pixels of columns. A column is wider if its heading needs more space."""
 LONGEST_NAME = 124
-"""Maximum width in pixels of a parameter's column, if not all columns fit with their whole headings."""
+"""Maximum width in pixels of a parameter's column if the view is too narrow for the full headings of all columns."""
 MARGIN, MARK_WIDTH = 8, 20
 
 
@@ -54,7 +54,7 @@ class TrialTableModel(QAbstractTableModel):
         self._best = ""
 
     def set_table(self, table: SweepTable | None) -> None:
-        """Sets the trials. New trials of the same sweep are added, so that the selection stays."""
+        """Sets the trials. Rows of new trials of the same sweep are inserted without a reset, to keep the selection."""
         before = self.table
         count = len(table.trials) if table is not None else 0
         if before is None or table is None or _shape(before) != _shape(table) or count < len(before.trials):
@@ -81,7 +81,7 @@ class TrialTableModel(QAbstractTableModel):
         return PARAMETERS + (len(self.table.parameters) if self.table is not None else 0)
 
     def row_of(self, number: str) -> int:
-        """Returns the row of a trial, or -1."""
+        """Returns the row of a trial, or -1 if the model does not contain the trial."""
         trials = self.table.trials if self.table is not None else ()
         return next((row for row, trial in enumerate(trials) if trial.trial == number), -1)
 
@@ -104,7 +104,7 @@ class TrialTableModel(QAbstractTableModel):
             return self.tr("{column}: click to sort").format(column=titles[section])
         if role == Qt.ItemDataRole.TextAlignmentRole:
             is_number = section in (NUMBER, VALUE, self.duration_column) or self._is_numeric(section)
-            # The arrow of the sort order would lie on a heading that is aligned to the right.
+            # The sort indicator would cover part of a right-aligned header.
             return int((Qt.AlignmentFlag.AlignHCenter if is_number else LEFT) | Qt.AlignmentFlag.AlignVCenter)
         return None
 
@@ -121,7 +121,7 @@ class TrialTableModel(QAbstractTableModel):
         return None
 
     def _is_numeric(self, column: int) -> bool:
-        """Returns whether a column is that of a parameter whose values are numbers."""
+        """Returns whether a column contains the values of a parameter whose values are numbers."""
         if self.table is None or not PARAMETERS <= column < self.duration_column:
             return False
         name = self._parameter(column)
@@ -176,7 +176,7 @@ def _shape(table: SweepTable) -> tuple[object, ...]:
 
 
 class TrialOrder(QSortFilterProxyModel):
-    """The sorted trials. Unknown values are last in either order."""
+    """Proxy model that sorts the trials. Unknown values are last in both sort directions."""
 
     def lessThan(self, left: Index, right: Index) -> bool:
         one, other = left.data(KEY), right.data(KEY)
@@ -190,7 +190,7 @@ class TrialOrder(QSortFilterProxyModel):
 
 
 class TrialDelegate(QStyledItemDelegate):
-    """Paints a cell: the mark and name of the state, or a text. The row of the best trial is bold."""
+    """Paints a cell: the mark and name of a state, or a text. The row of the best trial is bold."""
 
     def paint(self, painter: QPainter, option: QStyleOptionViewItem, index: Index) -> None:
         look = theme()
@@ -221,14 +221,14 @@ class TrialDelegate(QStyledItemDelegate):
 
 
 class TrialTable(QTableView):
-    """Table view. `chosen` is emitted with the number of the trial that the user selects."""
+    """Table view of a sweep's trials. `chosen` is emitted with the number of the trial that the user selects."""
 
     chosen = Signal(str)
 
     def __init__(self, parent: QWidget | None = None):
         super().__init__(parent)
         self._needed, self._fits = 0, True
-        """The width of all columns with their whole headings, and whether it fits."""
+        """The width in pixels that all columns need for their full headings, and whether the view has this width."""
         self.trials = TrialTableModel(self)
         self.order = TrialOrder(self)
         self.order.setSourceModel(self.trials)
@@ -257,7 +257,7 @@ class TrialTable(QTableView):
         return found
 
     def show_table(self, table: SweepTable | None) -> None:
-        """Shows the trials of a sweep. New trials keep the order and the selection."""
+        """Shows the trials of a sweep. The sort order and the selection are kept when trials are added."""
         self.trials.set_table(table)
         if self.order.sortColumn() >= 0:
             self.order.sort(self.order.sortColumn(), self.order.sortOrder())
@@ -271,7 +271,7 @@ class TrialTable(QTableView):
             self.scrollTo(index)
 
     def resizeEvent(self, event: QResizeEvent) -> None:
-        """Keeps the selected trial visible."""
+        """Adapts the widths of columns to the view's width, and keeps the selected trial visible."""
         super().resizeEvent(event)
         if self._fits != (self._needed <= self.viewport().width()):
             self._size_columns()

@@ -24,7 +24,7 @@ _known: dict[int, tuple[str, str]] = {}
 
 
 def pixmap(name: str, size: int, color: str | QColor = "text2", ratio: float = 1.0) -> QPixmap:
-    """Returns an icon as a pixmap of `size` logical pixels. `color` is a colour, or the name of a token."""
+    """Returns an icon as a pixmap of `size` logical pixels. `color` is a colour or the name of a colour token."""
     value = color if isinstance(color, QColor) else theme().color(color)
     return _rendered(QSvgRenderer(QByteArray(svg_text(name, value.name()).encode())), size, ratio, value.alphaF())
 
@@ -32,7 +32,7 @@ def pixmap(name: str, size: int, color: str | QColor = "text2", ratio: float = 1
 def icon(name: str, color: str = "text2") -> QIcon:
     """Returns an icon by its file name.
 
-    The icon is paler while it is disabled. If it has the default colour, it has the accent colour while it is checked.
+    A disabled icon is paler. While an icon of the default colour is checked, it has the accent colour.
 
     `refresh_icons` updates the icon on actions and buttons when the theme changes.
     """
@@ -45,8 +45,8 @@ def icon(name: str, color: str = "text2") -> QIcon:
 
 
 _clones: list[_Engine] = []
-"""The engines of icons that Qt has copied and changed. Each belongs to its icon, but without a reference in Python,
-PySide6 would delete it at once, and the icon would crash the program.
+"""The icon engines that Qt has obtained from `clone()`. Qt owns these engines, but without a reference in Python,
+PySide6 would delete an engine immediately, and the program would crash when Qt draws the icon.
 """
 
 
@@ -112,7 +112,7 @@ def state_icon(state: str) -> QIcon:
 
 
 def refresh_icons() -> None:
-    """Replaces the icons that this module made for actions and buttons with icons in the current colours."""
+    """Updates this module's icons on all actions and buttons to the colours of the current theme."""
     for widget in QApplication.allWidgets():
         children = widget.findChildren(QAction, options=Qt.FindChildOption.FindDirectChildrenOnly)
         for action in {*widget.actions(), *children}:

@@ -18,7 +18,9 @@ LETTERS = {"worker": "W", "ps": "P", "chief": "C", "reducer": "R", "evaluator": 
 
 
 def paint_role_badge(painter: QPainter, rect: QRectF, role: str) -> None:
-    """Paints a role's badge: worker □ W, ps ○ P, chief ⬠ C, reducer ⬡ R, evaluator ◇ E."""
+    """Paints a role's badge, which has a shape and a letter: worker □ W, ps ○ P, chief ⬠ C, reducer ⬡ R, evaluator ◇
+    E.
+    """
     look = theme()
     _begin(painter, rect)
     painter.setPen(Qt.PenStyle.NoPen)
@@ -183,7 +185,7 @@ def _ok(painter: QPainter) -> None:
 
 
 TOKENS = {"warning": "wait", "slow": "wait", "failed": "fail", "error": "fail"}
-"""The colour token for the text and the background beside a mark. Only marks of problems have one."""
+"""The colour token for the text and the background beside a mark. Only marks of problems have a token."""
 
 
 def trouble_token(state: str) -> str:

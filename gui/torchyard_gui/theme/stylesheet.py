@@ -1,9 +1,10 @@
-"""The style sheet of the application, generated from the tokens."""
+"""The style sheet of the application, generated from the tokens and the sizes of fonts."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+from torchyard_gui.theme.fonts import FONTS
 from torchyard_gui.theme.tokens import Metrics, Tokens
 
 # Widgets set these properties, among others: primary, quiet, danger (buttons), card, bar, panel (frames), bare (lists
@@ -36,11 +37,11 @@ QLabel[ink="fail"] {{ color: {fail}; }}
 QLabel[ink="wait"] {{ color: {wait}; }}
 QLabel[ink="run"] {{ color: {run}; }}
 QLabel[ink="accent"] {{ color: {accent}; }}
-QLabel[role="title"] {{ font-size: 14px; font-weight: 600; }}
+QLabel[role="title"] {{ font-size: {title_px}px; font-weight: 600; }}
 QLabel[role="strong"] {{ font-weight: 600; }}
-QLabel[role="small"] {{ font-size: 12px; }}
-QLabel[role="tiny"] {{ font-size: 11px; }}
-QLabel[role="section"] {{ font-size: 11px; font-weight: 600; color: {text2}; }}
+QLabel[role="small"] {{ font-size: {small_px}px; }}
+QLabel[role="tiny"] {{ font-size: {tiny_px}px; }}
+QLabel[role="section"] {{ font-size: {tiny_px}px; font-weight: 600; color: {text2}; }}
 
 /* The borders below show the focus. Once Tab was pressed, Fusion would draw a rectangle inside them too. */
 QAbstractButton, QComboBox {{ outline: none; }}
@@ -60,6 +61,7 @@ QPushButton[primary="true"]:hover {{ background: {accent_hover}; }}
 QPushButton[primary="true"]:focus {{ border: 2px solid {text}; padding: 0 13px; }}
 QPushButton[primary="true"]:disabled {{ background: {track}; color: {text3}; border-color: {hair}; }}
 QPushButton[danger="true"] {{ color: {fail}; }}
+QPushButton[danger="true"]:disabled {{ color: {text3}; }}
 QPushButton[quiet="true"] {{
     background: transparent; border: 1px solid transparent; color: {accent}; font-weight: 600; padding: 0 6px;
 }}
@@ -68,7 +70,7 @@ QPushButton[quiet="true"]:focus {{ border: 2px solid {accent}; padding: 0 5px; }
 QPushButton[quiet="true"]:disabled {{ color: {text3}; }}
 
 QPushButton[fold="true"] {{
-    background: transparent; border: 1px solid transparent; color: {text2}; font-size: 11px; font-weight: 600;
+    background: transparent; border: 1px solid transparent; color: {text2}; font-size: {tiny_px}px; font-weight: 600;
     padding: 0; min-height: 18px; text-align: left;
 }}
 QPushButton[fold="true"]:hover {{ color: {text}; }}
@@ -93,7 +95,7 @@ QToolButton[segment="true"]:focus {{ border: 2px solid {accent}; padding: 1px 11
 
 QToolButton[rail="true"] {{
     background: transparent; color: {text2}; border: 1px solid transparent; border-radius: {radius}px;
-    font-size: 11px; font-weight: 500; padding: 6px 0 4px 0;
+    font-size: {tiny_px}px; font-weight: 500; padding: 6px 0 4px 0;
 }}
 QToolButton[rail="true"]:hover {{ background: {hover}; }}
 QToolButton[rail="true"]:checked {{ background: {accent_soft}; color: {accent}; font-weight: 600; }}
@@ -160,8 +162,11 @@ QTableView {{ gridline-color: {hair}; }}
 QTableView::item {{ padding: 0 5px; border: none; }}
 QTableView::item:selected {{ background: {accent_soft}; color: {text}; }}
 QHeaderView {{ background: {s1}; }}
+/* Up for rising values; Fusion's own arrows point the other way. */
+QHeaderView::up-arrow {{ image: url("{up}"); width: 12px; height: 12px; }}
+QHeaderView::down-arrow {{ image: url("{down}"); width: 12px; height: 12px; }}
 QHeaderView::section {{
-    background: {s1}; color: {text2}; font-size: 12px; font-weight: 500; border: none;
+    background: {s1}; color: {text2}; font-size: {small_px}px; font-weight: 500; border: none;
     border-bottom: 1px solid {hair}; padding: 0 8px; min-height: 27px;
 }}
 QTableCornerButton::section {{ background: {s1}; border: none; }}
@@ -211,4 +216,5 @@ def stylesheet(tokens: Tokens, metrics: Metrics, arrows: Mapping[str, str]) -> s
     values = {name: value for name, value in tokens._asdict().items() if name != "dark"}
     # The handle of a scroll bar may have less contrast than text.
     values["handle"] = tokens.line if tokens.dark else tokens.hair
-    return SHEET.format(**values, **arrows, radius=metrics.radius, radius_small=metrics.radius_small)
+    sizes = {f"{role}_px": size for role, (size, _) in FONTS.items()}
+    return SHEET.format(**values, **sizes, **arrows, radius=metrics.radius, radius_small=metrics.radius_small)

@@ -37,7 +37,7 @@ ARROWS = {
 
 @cache
 def write_stylesheet_svgs(tokens: Tokens) -> dict[str, str]:
-    """Writes the SVG files for the style sheet. Returns their paths by name, with forward slashes."""
+    """Writes the SVG files for the style sheet. Returns the paths by name, with forward slashes."""
     folder = Path(_written().name) / ("dark" if tokens.dark else "light")
     folder.mkdir(exist_ok=True)
     paths = {}
@@ -50,5 +50,5 @@ def write_stylesheet_svgs(tokens: Tokens) -> dict[str, str]:
 
 @cache
 def _written() -> tempfile.TemporaryDirectory[str]:
-    """Returns the temporary folder for the SVG files. It is removed when the program exits."""
+    """Returns the temporary folder for the SVG files. The folder is removed when the program exits."""
     return tempfile.TemporaryDirectory(prefix="torchyard-theme-")

@@ -6,9 +6,10 @@ from functools import cache
 from typing import Literal, cast
 
 from PySide6.QtCore import QObject, Qt, Signal
-from PySide6.QtGui import QBrush, QColor, QFont, QFontDatabase, QGuiApplication, QPalette, QPen
+from PySide6.QtGui import QBrush, QColor, QFont, QGuiApplication, QPalette, QPen
 from PySide6.QtWidgets import QApplication
 
+from torchyard_gui.theme.fonts import font_of
 from torchyard_gui.theme.stylesheet import stylesheet
 from torchyard_gui.theme.svg_files import write_stylesheet_svgs
 from torchyard_gui.theme.tokens import DARK, LIGHT, METRICS, Metrics, Tokens
@@ -16,23 +17,9 @@ from torchyard_gui.theme.tokens import DARK, LIGHT, METRICS, Metrics, Tokens
 Mode = Literal["system", "light", "dark"]
 MODES: tuple[Mode, ...] = ("system", "light", "dark")
 
-FAMILIES = ("Inter", "Noto Sans CJK KR")
-"""Font families in the order of preference. The second one has Korean characters."""
-
-FONTS = {
-    "title": (14, 600),
-    "body": (13, 400),
-    "strong": (13, 600),
-    "small": (12, 400),
-    "small_strong": (12, 600),
-    "tiny": (11, 400),
-    "mono": (13, 400),
-}
-"""The size in pixels and the weight of the font for each text role."""
-
 
 class Theme(QObject):
-    """The current theme. Widgets read it whenever they paint, and repaint when it emits `changed`."""
+    """The current theme. Widgets read the theme whenever they paint, and repaint when it emits `changed`."""
 
     changed = Signal()
     metrics: Metrics = METRICS
@@ -85,13 +72,13 @@ class Theme(QObject):
         return brush
 
     def font(self, role: str = "body") -> QFont:
-        """Returns the font of a text role in `FONTS`, with tabular figures.
+        """Returns the font of a text role in `fonts.FONTS`, with tabular figures.
 
         The font is shared: copy it before you change it.
         """
         font = self._fonts.get(role)
         if font is None:
-            font = self._fonts[role] = _font(*FONTS[role], is_fixed=role == "mono")
+            font = self._fonts[role] = font_of(role)
         return font
 
     def set_mode(self, mode: Mode) -> None:
@@ -109,8 +96,8 @@ class Theme(QObject):
     def prepare(self, application: QApplication) -> None:
         """Applies the theme except for the style sheet.
 
-        A window is built in half the time if there is no style sheet yet, because Qt would restyle each widget whenever
-        its parent changes.
+        A window is built twice as fast without a style sheet. With a style sheet, Qt restyles a widget whenever the
+        widget's parent changes.
         """
         if self._is_prepared:
             return
@@ -179,20 +166,10 @@ class Theme(QObject):
 
 @cache
 def theme() -> Theme:
-    """Returns the theme. It follows the system's theme only if an application exists when this function is first
+    """Returns the theme. The theme follows the system's theme only if an application exists when this function is first
     called.
     """
     return Theme()
-
-
-def _font(size: int, weight: int, *, is_fixed: bool = False) -> QFont:
-    font = QFontDatabase.systemFont(QFontDatabase.SystemFont.FixedFont) if is_fixed else QFont()
-    if not is_fixed:
-        font.setFamilies([FAMILIES[0], *QFont().families(), FAMILIES[1]])
-    font.setPixelSize(size)
-    font.setWeight(QFont.Weight(weight))
-    font.setFeature(QFont.Tag("tnum"), 1)
-    return font
 
 
 def mixed_colors(one: QColor, other: QColor, part: float) -> QColor:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 class Tokens(NamedTuple):
     """The colours of one theme as #RRGGBB.
 
-    The colours of text and states have a contrast of at least 4.8 : 1 to `s2`. Users with colour blindness can
+    The colours of text and states have a contrast ratio of at least 4.8 : 1 to `s2`. Users with colour blindness can
     distinguish the colours of roles.
     """
 
@@ -150,7 +150,7 @@ DARK = Tokens(
 class Metrics(NamedTuple):
     """Lengths in device-independent pixels."""
 
-    # Sizes in the window's frame
+    # Sizes of the parts around a page's content
     rail: int = 64
     bar: int = 48
     palette: int = 200
@@ -159,7 +159,8 @@ class Metrics(NamedTuple):
     problems: int = 32
     status: int = 24
     narrow_below: int = 1360
-    # Sizes of rows and controls. At 13 px, a line of Korean text is 19 px high, and a line of Latin text 16 px.
+    # Sizes of rows and controls. At a font size of 13 px, a line is 19 px high in Korean and 16 px high in Latin
+    # script.
     row: int = 28
     control: int = 28
     line: int = 19

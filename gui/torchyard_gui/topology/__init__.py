@@ -1,1 +1,1 @@
-"""The Topology page: editor of a topology."""
+"""The Topology page, on which the user edits a topology."""

@@ -1,4 +1,6 @@
-"""Determines what hosts show in an edited topology: their states, and the GPUs booked during the planned time."""
+"""Determines what the racks of an edited topology show: the states of hosts, and the GPUs booked during the planned
+time.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +22,13 @@ if TYPE_CHECKING:
 translate = QCoreApplication.translate
 
 
-def design_states(
+def planned_gpu_states(
     plan: Plan, hosts: Sequence[HostFacts], states: Mapping[str, HostState], planning: PlanningTime
 ) -> dict[str, HostLiveState]:
-    """Returns what each host shows in an edited topology.
+    """Returns the displayed state of each host in an edited topology, by the host's name.
 
-    Each host has the mark of its state, as on the Fleet page. If GPUs are booked, slots show who booked them, and the
-    header of a host that the topology does not use has a note.
+    Each host has the mark of its state, as on the Fleet page. The slots of booked GPUs show who booked them. If the
+    topology does not use a host, the header of the host's rack has a note about the bookings.
     """
     used = {planned.host for planned in plan.replicas if planned.host is not None}
     looks = {}
@@ -42,7 +44,7 @@ def design_states(
 
 
 def _holder(host: HostFacts, gpu: Gpu, planning: PlanningTime) -> tuple[str, str] | None:
-    """Returns two lines for the slot of a GPU and a sentence for its tool tip.
+    """Returns the two lines in the slot of a booked GPU, and a sentence for the tool tip of the slot.
 
     Returns None if the GPU is not booked, or if it is in use now.
     """
@@ -66,9 +68,9 @@ def _holder(host: HostFacts, gpu: Gpu, planning: PlanningTime) -> tuple[str, str
 
 
 def _note(host: HostFacts, planning: PlanningTime) -> str:
-    """Returns a note such as `4 of 4 booked by others`, or the user who booked a host without GPUs.
+    """Returns the note about a host's bookings in the header of its rack, such as `4 of 4 booked by others`.
 
-    Returns "" if nothing is booked.
+    For a host without GPUs, the note names the user who booked the host. Returns "" if nothing is booked.
     """
     from torchyard_core.booking.model import cpu_slot
 
@@ -86,7 +88,7 @@ def _note(host: HostFacts, planning: PlanningTime) -> str:
 
 
 def booked_sentence(gpus: Iterable[str], planning: PlanningTime) -> str:
-    """Returns at most three sentences about the bookings that cover these GPUs, or "" if there are none."""
+    """Returns at most three sentences about the bookings of the given GPUs, or "" if none of the GPUs is booked."""
     ids = list(gpus)
     parts = []
     for booking in _each(ids, planning.booked.others):

@@ -16,8 +16,8 @@ from torchyard_gui.widgets.page_actions import SUBMENU, action
 
 
 class EditActions(QObject):
-    """The edit actions, which are enabled according to the selection. `say` is called with the reason if an edit is
-    refused.
+    """The edit actions, which are enabled according to the selection. If an edit is refused, `say` is called with the
+    reason.
     """
 
     def __init__(
@@ -34,8 +34,8 @@ class EditActions(QObject):
         self._choose_preset = choose_preset
         keys = QKeySequence.StandardKey
         make = partial(action, self, "edit")
-        # If the first menu or button that shows an action of createUndoAction is deleted, PySide also deletes the
-        # action.
+        # The actions are not made by createUndoAction, because PySide deletes such an action together with the first
+        # menu or button that shows it.
         stack = editor.stack
         self.undo = make(self.tr("Undo"), editor.undo, keys.Undo, "undo")
         self.redo = make(self.tr("Redo"), editor.redo, keys.Redo, "redo")
@@ -43,7 +43,7 @@ class EditActions(QObject):
             (self.undo, stack.canUndoChanged, stack.undoTextChanged),
             (self.redo, stack.canRedoChanged, stack.redoTextChanged),
         ):
-            # Without a tool tip, Qt shows the action's text, which contains the name of the edit.
+            # Without an explicit tool tip, Qt would show the action's text, which contains the name of the edit.
             one.setToolTip("")
             one.setEnabled(False)
             can_changed.connect(one.setEnabled)
@@ -86,7 +86,7 @@ class EditActions(QObject):
         """
         made = [self._adds_preset(preset) for preset in all_presets()]
         for one in made:
-            one.setEnabled(self._editor.holds_design)
+            one.setEnabled(self._editor.holds_topology)
         return made
 
     def of_selection(self) -> list[QAction]:
@@ -95,7 +95,7 @@ class EditActions(QObject):
 
     def refresh(self) -> None:
         chosen = self._editor.selection
-        editable = self._editor.holds_design
+        editable = self._editor.holds_topology
         for one in (self.cut, self.duplicate, self.delete):
             one.setEnabled(bool(chosen) and editable)
         self.copy.setEnabled(bool(chosen))

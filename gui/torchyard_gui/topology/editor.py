@@ -29,12 +29,12 @@ from torchyard_gui.topology.undo import Edit
 from torchyard_gui.widgets.next_steps import error_text, quoted
 
 MOST_STEPS = 2000
-"""Maximum number of undo steps. A step holds two topologies, which share equal parts."""
+"""Maximum number of undo steps. A step holds two versions of the topology, which share their unchanged parts."""
 
 
 class Editor(QObject):
-    """Edits one document. A method that may refuse an edit returns the reason for the refusal, or "" if it made the
-    edit.
+    """Edits one document. Methods that may refuse an edit return the reason for the refusal, or "" if the edit was
+    made.
     """
 
     changed = Signal()
@@ -52,7 +52,7 @@ class Editor(QObject):
         self._known: frozenset[str] = frozenset()
         self.stack = QUndoStack(self, undoLimit=MOST_STEPS)
         self.settle: Callable[[], None] = lambda: None
-        """Applies pending input in the file's text, before the document is used."""
+        """Applies pending input of the YAML editor to the document. Called before the document is edited or used."""
         document.changed.connect(self._document_changed)
 
     @property
@@ -60,16 +60,16 @@ class Editor(QObject):
         return self.document.value
 
     @property
-    def holds_design(self) -> bool:
+    def holds_topology(self) -> bool:
         """Whether there is a topology to edit.
 
-        After an invalid file was opened, there is none until the user corrects the text.
+        After an invalid file was opened, there is no topology until the user has corrected the text.
         """
         return not self.document.problems or bool(self.value.pools)
 
     @property
     def cluster(self) -> Cluster | None:
-        """The cluster for which the topology is planned; None for the hosts of the fleet file."""
+        """The cluster for which the topology is planned, or None if it is planned for the hosts of the fleet file."""
         return self._place.cluster_for(self.value)
 
     def plan_input(self) -> tuple[Topology, tuple[HostFacts, ...]]:
@@ -84,12 +84,12 @@ class Editor(QObject):
         return self.plan_input()[1]
 
     def host_names(self) -> tuple[str, ...]:
-        """Returns the names that a pool may refer to as its hosts."""
+        """Returns the names of the hosts and clusters that a pool may list as its hosts."""
         names = [facts.name for facts in self._hosts.facts()]
         return (*names, *(cluster.name for cluster in self._place.clusters))
 
     def _chosen_by_scheduler(self) -> str:
-        """Returns why replicas cannot be pinned, if a scheduler chooses the nodes; otherwise ""."""
+        """If a scheduler chooses the nodes, returns why replicas cannot be pinned to them; otherwise, returns ""."""
         cluster = self.cluster
         if cluster is None:
             return ""
@@ -156,9 +156,9 @@ class Editor(QObject):
         return ""
 
     def type_text(self, shown: str, text: str = "") -> None:
-        """Replaces the text of the file with `shown`, the text in the editor.
+        """Replaces the document's text with `shown`, the text in the YAML editor. `text` is the name of the edit.
 
-        An invalid text leaves the value unchanged.
+        While the document's text is invalid, the topology remains that of the last valid text.
         """
         if shown != self.document.shown_text:
             before, after = self.document.state, self.document.with_shown_text(shown)
@@ -211,7 +211,7 @@ class Editor(QObject):
         return self.apply(text, lambda value: with_machine(value, positions, name))
 
     def machine_effect(self, name: str, replicas: Sequence[str]) -> tuple[str, bool]:
-        """Returns a description of a machine type's effect on pools, and whether the type is applicable."""
+        """Returns a description of a machine type's effect on pools, and whether the type can be applied to them."""
         pools = [self.value.pools[at].name for at in edits.pools_of(self.value, replicas)]
         if not pools:
             return self.tr(
@@ -226,8 +226,8 @@ class Editor(QObject):
     def gpus_for(self, role: Role, target: str = "") -> int:
         """Returns the number of GPUs per replica of a new pool.
 
-        The number is 1 for trainers and evaluators if the target has GPUs (without a target, if any host has GPUs);
-        otherwise, it is 0.
+        The number is 1 for trainers and evaluators if the target has GPUs or, without a target, if any host has GPUs.
+        Otherwise, the number is 0.
         """
         if not (role.trains or role is Role.EVALUATOR):
             return 0
@@ -281,10 +281,11 @@ class Editor(QObject):
         return manual_placement.new_replica_refusal(*self.plan_input(), role, target, gpus=self.gpus_for(role, target))
 
     def regroup(self, names: Sequence[str], target: str, places: Mapping[str, str]) -> str:
-        """Moves replicas to another group, as `regrouping` decides, and selects the replicas that are there afterwards.
+        """Moves replicas to another group, as computed by `regrouping`, and selects the corresponding replicas of that
+        group.
 
         Args:
-            places: Current place of each placed replica, as the text of a pin.
+            places: The current place of each placed replica, written like a pin.
         """
         if why := self.why_not_regroup(names, target):
             return why
@@ -305,13 +306,13 @@ class Editor(QObject):
             found = regrouping(self.value, names, target)
         except TorchyardError as problem:
             return quoted(problem.message)
-        # An exchange pins replicas to each other's places.
+        # An exchange pins each replica to its partner's place, which is possible only if the nodes are known.
         return self._chosen_by_scheduler() if found.exchanges else ""
 
     def regroup_effect(self, names: Sequence[str], target: str) -> str:
-        """Returns a description of what moving replicas to another group does, or "" if it changes nothing.
+        """Returns a description of the effect of moving replicas to another group, or "" if the move changes nothing.
 
-        If the move is refused, the description does not mention these replicas.
+        If the move is refused, returns a general description that names no replicas.
         """
         try:
             found = regrouping(self.value, names, target)
@@ -326,7 +327,7 @@ class Editor(QObject):
         return ""
 
     def _why_invalid(self) -> str:
-        """Returns why the value cannot be edited while the text is invalid; returns "" if the text is valid."""
+        """Returns why the topology cannot be edited while the text is invalid, or "" if the text is valid."""
         try:
             self.document.with_value(self.value)
         except TorchyardError as problem:
@@ -387,7 +388,7 @@ class Editor(QObject):
         return self.apply(text, lambda value: edits.set_name(value, name), key="name")
 
     def shown_hosts(self) -> tuple[str, ...]:
-        """The hosts that the user has added to the canvas, even if the topology does not use them."""
+        """Returns the hosts that the user has added to the canvas, even if the topology does not use them."""
         hosts = (self.value.layout or {}).get("hosts")
         return tuple(name for name in hosts if isinstance(name, str)) if isinstance(hosts, list) else ()
 
@@ -411,13 +412,13 @@ def _refusal(problem: TorchyardError) -> str:
 
 
 class HostsSource(Protocol):
-    """Provides the hosts for the page. The fleet model implements this interface."""
+    """Interface that provides the hosts for the page. The fleet model implements it."""
 
     @property
     def facts_changed(self) -> SignalInstance: ...
 
     def watch(self, on: bool, by: str = "") -> None:
-        """Sets whether the caller `by` watches hosts. Watched hosts are queried for the users of their GPUs often."""
+        """Starts or stops watching for the caller `by`. Watched hosts are often queried for the users of their GPUs."""
 
     def check(self) -> None:
         """Checks all hosts."""
@@ -425,4 +426,4 @@ class HostsSource(Protocol):
     def facts(self) -> Sequence[HostFacts]: ...
 
     def states(self) -> Mapping[str, HostState]:
-        """Returns the states of all hosts by name. `facts_changed` is emitted when a state changes, too."""
+        """Returns the state of each host by name. `facts_changed` is also emitted when a state changes."""

@@ -1,4 +1,4 @@
-"""The find bar: selects the replicas whose name, role, pool, host or pin matches a search string."""
+"""The find bar, which selects the replicas whose name, role, pool, host or pin matches a search string."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ MARGIN = 12
 
 
 class FindBar(QFrame):
-    """A bar that lies over the canvas while it is open.
+    """A bar that covers a part of the canvas while it is open. All matching replicas are selected.
 
-    Enter keeps the selection that was found, and Esc restores the previous one.
+    Enter keeps this selection, and Esc restores the previous selection.
     """
 
     def __init__(self, editor: Editor, scene: TopologyScene, view: CanvasView) -> None:

@@ -1,4 +1,4 @@
-"""Titles and descriptions of roles, strategies and presets, and counts of replicas."""
+"""Titles and descriptions of roles, strategies and presets, and texts with numbers of replicas."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def machine_sentence(machine: Machine) -> str:
 
 
 def regrouped_text(sizes: Sequence[int], *, is_trainers: bool) -> str:
-    """Describes the effect of a change to the number of groups, such as `make 3 worker groups of 4, 4 and 3`."""
+    """Returns a description of a change to the number of groups, such as `make 3 worker groups of 4, 4 and 3`."""
     last = tr("{sizes} and {last}").format(sizes=", ".join(map(str, sizes[:-1])), last=sizes[-1])
     many = last if len(sizes) > 1 else str(sizes[0])
     same = len(set(sizes)) == 1

@@ -1,4 +1,4 @@
-"""The page's notices. Only the notice with the highest priority is shown, with its buttons."""
+"""The notices of the Topology page. Only the notice with the highest priority is shown, with its buttons."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Notice:
 
 
 class NoticeQueue(QObject):
-    """Shows the most important notice in a NoticeBar."""
+    """Shows the notice with the highest priority in a NoticeBar."""
 
     def __init__(self, bar: NoticeBar) -> None:
         super().__init__(bar)
@@ -47,7 +47,7 @@ class NoticeQueue(QObject):
         self._show()
 
     def show_error(self, subject: str, error: TorchyardError, *buttons: NoticeButton) -> None:
-        """Sets the notice about a subject to an error, with buttons for its next steps."""
+        """Sets the notice about a subject to an error, with buttons for the error's next steps."""
         taken = [NoticeButton(button_text(one), partial(take_step, self._bar, one)) for one in with_buttons(error.next)]
         self.show(subject, "fail", error_text(error, has_buttons=True), *buttons, *taken)
 

@@ -25,7 +25,7 @@ from torchyard_gui.bridge.planner.planning_place import PlanningPlace
 from torchyard_gui.bridge.planning_time import PlanningTime
 from torchyard_gui.canvas.scene import TopologyScene
 from torchyard_gui.canvas.view import CanvasView
-from torchyard_gui.topology.booked_gpus import design_states
+from torchyard_gui.topology.booked_gpus import planned_gpu_states
 from torchyard_gui.topology.edit_actions import EditActions
 from torchyard_gui.topology.editor import Editor, HostsSource
 from torchyard_gui.topology.files.autosave import Autosave, offer_recovery, restore_session
@@ -55,16 +55,16 @@ if TYPE_CHECKING:
 
 YAML_WIDTH = 420
 SHOWN_PROBLEMS = 4
-"""If a file is invalid, the canvas shows at most this many of its problems."""
+"""Maximum number of an invalid file's problems that the canvas shows."""
 
 
 class PageSettings(RecentFiles, Protocol):
-    """Settings of the page that are kept after the window is closed."""
+    """Settings of the Topology page that the next window restores."""
 
     canvas_by_group: bool
     """Whether replicas are shown by group instead of by host."""
     minimap: str
-    """Whether the minimap is "shown" or "hidden". "" shows it for a large topology that is only partly visible."""
+    """`shown` or `hidden`; "" shows the minimap only for a large topology that is partly outside the view."""
 
 
 class TopologyPage(QWidget):
@@ -92,8 +92,8 @@ class TopologyPage(QWidget):
 
         Args:
             recovery_folder: Folder for recovery snapshots. If it is None, no snapshots are written.
-            planning: Planned time with its bookings; by default the current time without bookings.
-            place: Place for which the page plans; by default the hosts, without clusters.
+            planning: The planned time with its bookings. By default, the current time without bookings.
+            place: The place for which the page plans. By default, the hosts of the fleet file, without clusters.
         """
         super().__init__(parent)
         self.title = self.tr("Topology")
@@ -105,16 +105,18 @@ class TopologyPage(QWidget):
         self._settings = settings
         self.planning = planning if planning is not None else PlanningTime(parent=self)
         self.exchange_facts: Callable[[str, Collection[str]], ExchangeFacts] = lambda name, hosts: ExchangeFacts()
-        """Returns the known facts about the exchange of the named topology on hosts; set by the window."""
+        """Returns the known facts about the gradient exchange, by the topology's name and hosts; set by the window."""
         self.advisor: Advisor | None = None
-        """Makes advice and measures scripts; set by the window."""
+        """Computes advice and measures scripts; set by the window."""
         self._may_close = False
         self._planned_for: tuple[object, object] = (None, None)
         """The cluster for which the page plans, and the cluster's description."""
+        self._is_refused = False
+        """Whether a notice says that errors prevent the launch."""
         self._keeps_racks = False
-        """Whether racks keep their places. Opening, saving and tidying arrange them once."""
+        """Whether racks keep their places in the next update; False after opening, tidying or a change of place."""
         self._racks: WeakKeyDictionary[DocumentState, Sequence[str]] = WeakKeyDictionary()
-        """The hosts that have a rack, by state of the document, for undo and redo."""
+        """The hosts that had a rack in each state of the document. Undo and redo show these racks again."""
         self._plan: Plan = plan(self.document.value, ())
 
         self.scene = TopologyScene(self)
@@ -160,9 +162,11 @@ class TopologyPage(QWidget):
 
     def status_texts(self) -> list[str]:
         hosts = len(self._plan.hosts)
-        count = len(self._plan.replicas)
+        count = sum(one.host is not None for one in self._plan.replicas)
+        unplaced = len(self._plan.replicas) - count
+        texts = [self.tr("{count} not placed").format(count=unplaced)] if unplaced else []
         if not count:
-            return []
+            return texts
         replicas = self.tr("1 replica") if count == 1 else self.tr("{count} replicas").format(count=count)
         on = self.tr("1 host") if hosts == 1 else self.tr("{count} hosts").format(count=hosts)
         cluster = self.editor.cluster
@@ -171,19 +175,20 @@ class TopologyPage(QWidget):
         elif cluster is not None:
             on = self.tr("1 node of {cluster}") if hosts == 1 else self.tr("{count} nodes of {cluster}")
             on = on.format(count=hosts, cluster=cluster.name)
-        return [self.tr("{replicas} on {hosts}").format(replicas=replicas, hosts=on)]
+        return [self.tr("{replicas} on {hosts}").format(replicas=replicas, hosts=on), *texts]
 
     def panes(self) -> list[QWidget]:
         return [self.bar, self.side.pane, self.view, self.yaml, self.problems, self.fields.pane]
 
     def make_rest(self) -> None:
-        """Creates the fields of a selection, which are not visible at first."""
+        """Creates the inspector's fields for selected replicas, which are not visible at first."""
         self.inspector.make_rest()
 
     def can_close(self) -> bool:
         """Returns whether the window may close now.
 
-        If there are unsaved changes, the user is asked. Once they are saved or discarded, the page closes the window.
+        If there are unsaved changes, returns False and asks the user. Once the user has saved or discarded the changes,
+        the page closes the window.
         """
         self.editor.settle()
         if self._may_close or not self.document.is_modified:
@@ -240,7 +245,7 @@ class TopologyPage(QWidget):
         made.hide()
         made.apply_wanted.connect(self._apply_advice)
         made.closed.connect(lambda: self.show_advice.setChecked(False))
-        self.editor.changed.connect(made.design_changed)
+        self.editor.changed.connect(made.topology_changed)
         self.split.addWidget(made)
         self.split.setCollapsible(self.split.count() - 1, False)
         return made
@@ -251,7 +256,7 @@ class TopologyPage(QWidget):
         self.advice.measure()
 
     def as_file(self) -> TopologyFile:
-        """Returns the open topology as if it were read from its file."""
+        """Returns the open topology as if it had been read from its file."""
         text = self.document.text.removeprefix("\ufeff")
         return topology_from_text(text, str(self.document.path or ""), self.document.folder)
 
@@ -276,16 +281,16 @@ class TopologyPage(QWidget):
         self.show_yaml.setCheckable(True)
         self.show_yaml.toggled.connect(self._show_yaml)
         self.show_yaml.triggered.connect(lambda shown: (self.yaml.view if shown else self.view).setFocus())
-        tip = self.tr("Show replicas in their worker and server groups, instead of on their hosts")
         tip = self.tr("Predict how fast the script trains on other topologies, and apply one")
         self.show_advice = view(self.tr("Advice"), lambda: None, "Ctrl+Shift+V", "chart", tip)
         self.show_advice.setCheckable(True)
         self.show_advice.toggled.connect(self._show_advice)
+        tip = self.tr("Show replicas in their worker and server groups, instead of on their hosts")
         self.by_group = view(self.tr("By group"), lambda: None, "Ctrl+G", "", tip)
         self.by_group.setCheckable(True)
         self.by_group.toggled.connect(self._show_by_group)
         tip = self.tr(
-            "Show or hide the minimap. It is shown automatically while part of a large design is outside the view"
+            "Show or hide the minimap. It is shown automatically while part of a large topology is outside the view"
         )
         self.minimap = view(self.tr("Minimap"), self._toggle_minimap, "Ctrl+Shift+M", "", tip)
         tip = self.tr("Exchange the selected replicas with members of the next group")
@@ -360,6 +365,7 @@ class TopologyPage(QWidget):
         self.palette_.preset_chosen.connect(self.choose_preset)
         self.palette_.machine_chosen.connect(lambda name: self._do(self.editor.set_machine(name)))
         self.problems.jump.connect(self.jump_to)
+        self.checks.validated.connect(self._clear_refusal)
         set_kind = partial(self.editor.set_strategy, "kind", label=self.tr("strategy"))
         self.bar.strategy_chosen.connect(lambda kind: self._do(set_kind(kind.value)))
         self.bar.arrangement.changed.connect(lambda key: self.by_group.setChecked(key == "group"))
@@ -376,14 +382,15 @@ class TopologyPage(QWidget):
             self._plan, hosts = self.place.numbered(self._plan, cluster, hosts)
             states = {host.name: HostState.READY if host.checked else HostState.UNKNOWN for host in hosts}
         keep, state = self._keeps_racks, self.document.state
-        # Undo and redo show the racks of the state that they restore. Any other edit keeps the racks and adds new ones.
+        # Undo and redo show the racks that belong to the restored state. Any other edit keeps the racks and adds new
+        # ones.
         racks = self._racks.get(state, self.scene.hosts) if keep else ()
         exchange = self.exchange_facts(value.name, self._plan.hosts)
         self.inspector.exchange = self.scene.exchange = exchange
         self.scene.show_plan(self._plan, hosts, {*racks, *self.editor.shown_hosts()}, keep=keep)
         self._racks[state] = tuple(self.scene.hosts)
         self._keeps_racks = True
-        self.scene.show_hosts(design_states(self._plan, hosts, states, self.planning))
+        self.scene.show_hosts(planned_gpu_states(self._plan, hosts, states, self.planning))
         self.scene.set_selection(self.editor.selection)
         self.palette_.show_plan(self._plan, hosts if cluster is None else (), states)
         self.inspector.show_plan(self._plan)
@@ -401,40 +408,40 @@ class TopologyPage(QWidget):
             self.place.want(cluster)
 
     def tidy(self) -> None:
-        """Removes racks that the topology does not use and that the user has not added. Arranges the others in fleet
-        order.
+        """Removes racks that the topology does not use and that the user has not added. Arranges all other racks in
+        fleet order.
         """
         self._keeps_racks = False
         self._racks.clear()
         self._refresh()
 
     def _name_launch(self) -> None:
-        """Updates the text of the launch action. The tool tip says what it does, or why it is disabled."""
+        """Updates the text of the launch action. The tool tip describes the action, or says why it is disabled."""
         if self.launch_action.isEnabled():
             reason = ""
-        elif self.editor.holds_design:
+        elif self.editor.holds_topology:
             reason = self.tr("Add a replica first: drag a role from the palette, or press A")
         else:
             reason = self.tr("Correct the text of the file first")
         name_launch(self.launch_action, self.planning, self.editor.cluster, reason)
 
     def _check(self) -> None:
-        """Checks all hosts, and the cluster for which the page plans."""
+        """Checks all hosts, and the cluster for which the page plans, if any."""
         self._hosts.check()
         if (cluster := self.editor.cluster) is not None:
             self.place.check(cluster)
 
     def _place_changed(self) -> None:
-        """Updates the page after a change of the place, or of what is known about its cluster."""
+        """Updates the page after a change of the place, or of the known facts about its cluster."""
         self.where_action.setVisible(bool(self.place.clusters))
         cluster = self.editor.cluster
         description = self.place.status(cluster).description if cluster is not None else None
         if (cluster, description) != self._planned_for:
             self._planned_for = cluster, description
-            self._keeps_racks = False  # All racks are others, so that no replica counts as moved.
+            self._keeps_racks = False  # All racks are treated as new, so that no replica counts as moved.
             self._racks.clear()
         self._refresh()
-        error = self.place.status(cluster).error if cluster is not None else None
+        error = self.place.status(cluster).check_error if cluster is not None else None
         if cluster is None or error is None:
             self.notices.clear("place")
         else:
@@ -461,12 +468,12 @@ class TopologyPage(QWidget):
         self._racks.clear()
         self._say_title()
         self.bar.show_document(self.document)
-        if not self.editor.holds_design:
+        if not self.editor.holds_topology:
             self.show_yaml.setChecked(True)
             self.problems.set_open(True)
 
     def _show_whether_editable(self) -> None:
-        editable = self.editor.holds_design
+        editable = self.editor.holds_topology
         self.palette_.setEnabled(editable)
         self.view.set_editable(editable)
         if editable:
@@ -509,11 +516,18 @@ class TopologyPage(QWidget):
         self.launch_requested.emit(self.as_file())
 
     def add_arguments(self, words: Sequence[str]) -> None:
-        """Adds arguments for every replica, as one undoable edit."""
+        """Adds arguments to the topology's program, as one undoable edit."""
         args = [*self.document.value.program.args, *words]
         self._do(self.editor.set_program("args", args, self.tr("arguments")))
 
+    def _clear_refusal(self) -> None:
+        """Removes the notice about errors that prevent the launch, once they are corrected."""
+        if self._is_refused and not self.checks.errors:
+            self._is_refused = False
+            self.notices.clear("launch")
+
     def _report_errors(self, count: int) -> None:
+        self._is_refused = True
         self.problems.set_open(True)
         if count == 1:
             text, way = self.tr("1 error prevents the launch."), self.tr("Show it")
@@ -526,7 +540,7 @@ class TopologyPage(QWidget):
         choose_preset(self.editor, key, self.say, self)
 
     def jump_to(self, problem: Problem) -> None:
-        """Shows the place where a problem can be fixed: replicas, field, host or line."""
+        """Shows the place where a problem can be fixed: replicas, a field, a host or a line."""
         self._jumps.to(problem)
         if problem.line is not None and self.show_yaml.isChecked():
             self._show_line(problem.line)

@@ -1,4 +1,4 @@
-"""The palette: roles, presets, machine types and hosts, which are applied by drag, click or keyboard."""
+"""The palette, whose roles, presets, machine types and hosts are applied by drag, click or keyboard."""
 
 from __future__ import annotations
 
@@ -39,7 +39,9 @@ _AMOUNT = re.compile(r"\s*([0-9]{1,5})?\s*(.*)", re.DOTALL)
 
 
 class Palette(QFrame):
-    """Panel that lists roles with their numbers of replicas, presets, machine types, and hosts with their free GPUs."""
+    """Panel that lists roles with the number of replicas, presets, machine types, and hosts with the number of free
+    GPUs.
+    """
 
     role_chosen = Signal(str, int)
     """Emitted with a role and the number of replicas to add."""
@@ -138,7 +140,7 @@ class Palette(QFrame):
         """Creates a list of presets, given as (key, title, sentence)."""
         made = self._listed(PRESET_MIME, name)
         made.chosen.connect(lambda key, _: self.preset_chosen.emit(key))
-        how = self.tr("Click, press Enter or drag it to add what the design lacks.")
+        how = self.tr("Click, press Enter or drag it to add what the topology lacks.")
         made.put([(key, title, "") for key, title, _ in rows], [f"{sentence}\n{how}" for _, _, sentence in rows])
         _draw_icon(made, "topology")
         return made
@@ -186,7 +188,7 @@ class Palette(QFrame):
         return True
 
     def _host_tip(self, host: HostFacts, used: int) -> str:
-        """Returns the tool tip of a host's row: the complete text, and the available actions."""
+        """Returns the tool tip of a host's row: the host's state, its users, and what a click or drag does."""
         tip = f"{host.name}: {state_name(self._states.get(host.name, HostState.UNKNOWN))}, {self._free(host, used)}"
         busy = [gpu.uuid for gpu in host.gpus if gpu.uuid in host.busy_gpus]
         booked = [uuid for uuid in busy if uuid in host.gpu_bookings and not host.gpu_users.get(uuid)]
@@ -221,7 +223,7 @@ class Palette(QFrame):
             item.setIcon(state_icon(self._states.get(str(item.data(KEY)), HostState.UNKNOWN).mark))
 
     def choose_role(self, role: str, many: bool, among: PaletteList | None = None) -> None:
-        """Requests one replica of a role. With `many`, a popup asks for the number, except for a chief."""
+        """Requests a replica of a role. With `many`, a popup asks for the number of replicas, except for a chief."""
         rows = among or self.roles
         if many and role != Role.CHIEF:
             item = rows.row_of(role)
@@ -286,7 +288,7 @@ USUAL = 4
 
 
 class CountPopup(Popup):
-    """Popup that asks for a number. `agreed` is emitted with the key and the number."""
+    """Popup that asks for a number. `agreed` is emitted with the key that was passed to `ask`, and the number."""
 
     agreed = Signal(str, int)
 
@@ -302,7 +304,7 @@ class CountPopup(Popup):
         hbox(self.number, self._noun, self.add, parent=self, margins=(10, 8, 10, 8), spacing=8)
 
     def ask(self, key: str, noun: str, place: QPoint) -> None:
-        """Opens the popup at a screen position."""
+        """Opens the popup at a screen position. The popup shows `noun` beside the number."""
         self._key = key
         self._noun.setText(noun)
         self.number.setValue(USUAL)

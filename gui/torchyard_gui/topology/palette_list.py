@@ -31,7 +31,7 @@ NONE = "–"
 
 
 class PaletteList(QListWidget):
-    """List with the rows of one section. Its height follows from the number of visible rows."""
+    """List with the rows of a section. The height of the list depends on the number of visible rows."""
 
     chosen = Signal(str, bool)
     """Emitted with the key of a row, and with whether several replicas are requested (Shift)."""
@@ -42,8 +42,8 @@ class PaletteList(QListWidget):
         self._mime = mime
         self._pressed: QPoint | None = None
         self.is_by_keyboard = False
-        """Whether the list got the focus without a mouse click, or a key was pressed since. Only then does a ring show
-        the focus.
+        """Whether the list got the focus other than by mouse, or a key has been pressed since. If so, a ring shows the
+        focus.
         """
         self.setAccessibleName(name)
         self.setItemDelegate(PaletteRow(self))
@@ -55,7 +55,7 @@ class PaletteList(QListWidget):
     def put(self, rows: Sequence[tuple[str, str, str]], tips: Sequence[str]) -> None:
         """Sets the rows as (key, text, count). The current row is kept if it still exists."""
         current = self.current_key()
-        # If the keys are the same, the rows keep the focus and remain highlighted under the pointer.
+        # If the keys are unchanged, the rows are not recreated, to keep the focus and the highlight under the pointer.
         if [self.item(row).data(KEY) for row in range(self.count())] != [key for key, *_ in rows]:
             self.clear()
             self.addItems([text for _, text, _ in rows])
@@ -94,7 +94,8 @@ class PaletteList(QListWidget):
         self.setFixedHeight(shown * theme().metrics.row)
 
     def viewportEvent(self, event: QEvent) -> bool:
-        # After a drag, Qt reports that the pointer is still where the drag began, although it has left the list.
+        # After a drag, Qt still reports the pointer at the position where the drag began, although the pointer has left
+        # the list.
         if event.type() in (QEvent.Type.HoverEnter, QEvent.Type.HoverMove) and not self.viewport().underMouse():
             return True
         return super().viewportEvent(event)
@@ -153,7 +154,7 @@ class PaletteList(QListWidget):
             drag.setHotSpot(QPoint(10, 10))
         self.drag_begun.emit()
         drag.exec(Qt.DropAction.CopyAction)
-        # During the drag, the view receives no leave event.
+        # Qt sends no leave event during a drag, so without this event, the row would stay highlighted.
         QApplication.sendEvent(self.viewport(), QEvent(QEvent.Type.Leave))
         self.viewport().update()
 
@@ -162,11 +163,11 @@ COUNT = int(Qt.ItemDataRole.UserRole) + 1
 """The item data role of the text at the right of a row."""
 ICON = 18
 BADGE_ONLY = 48
-"""A row of at most this width in pixels shows only its icon. Its tool tip then contains its name."""
+"""A row of at most this width in pixels shows only its icon. The tool tip then contains the name of the row."""
 
 
 class PaletteRow(QStyledItemDelegate):
-    """Draws the rows: tinted under the pointer, with a ring when current and focused by keyboard."""
+    """Paints the rows: with a tint under the pointer, and with a ring for the row that has the keyboard focus."""
 
     def __init__(self, rows: PaletteList) -> None:
         super().__init__(rows)
@@ -209,7 +210,7 @@ class PaletteRow(QStyledItemDelegate):
         name = str(index.data(Qt.ItemDataRole.DisplayRole))
         painter.setFont(theme().font("body"))
         if painter.fontMetrics().horizontalAdvance(name) > room.width():
-            name = name.partition(".")[0]  # Hosts of one domain differ in their first part.
+            name = name.partition(".")[0]  # The first label of a domain name identifies the host.
         # Names of hosts and machine types often differ only at the end, so they are elided in the middle.
         draw_elided(painter, room, name, ink="text", mode=Qt.TextElideMode.ElideMiddle)
         painter.restore()
@@ -219,13 +220,15 @@ PICTURE = 14
 
 
 class PaletteSection(QWidget):
-    """A section, which is hidden while no row matches the search.
+    """A section of the palette. It is hidden while no row matches the search.
 
     A foldable section is initially folded. A search shows matches even in a folded section.
     """
 
     def __init__(self, name: str, make: Callable[[str], PaletteList], tip: str = "", *, folds: bool = False) -> None:
-        """Creates a section. `make` creates its list, for a foldable section only when the rows are first needed."""
+        """Creates a section. `make` creates the list; for a foldable section, it is called when the rows are first
+        needed.
+        """
         super().__init__()
         self._make = make
         self._name = name
@@ -254,7 +257,7 @@ class PaletteSection(QWidget):
 
     @property
     def has_rows(self) -> bool:
-        """Whether the list was created."""
+        """Whether the section's list has been created."""
         return "rows" in self.__dict__
 
     def fold(self, folded: bool) -> None:

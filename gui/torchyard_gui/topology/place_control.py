@@ -1,4 +1,6 @@
-"""The control *Where: hpc*, which sets whether runs take place on the hosts of the fleet file or on a cluster."""
+"""The control *Where: hpc*, with which the user chooses the hosts of the fleet file or a cluster as the place of
+runs.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +9,17 @@ from PySide6.QtWidgets import QMenu, QPushButton, QWidget
 
 from torchyard_core.fleet.cluster import Cluster
 from torchyard_core.topology.model import Topology
-from torchyard_gui.bridge.planner.planning_place import ClusterStatus, PlanningPlace
+from torchyard_gui.bridge.clusters.cluster_statuses import ClusterStatus
+from torchyard_gui.bridge.planner.planning_place import PlanningPlace
 from torchyard_gui.theme.icons import icon
 from torchyard_gui.widgets.next_steps import error_text
 
 LONGEST_NAME = 100
-"""Width in pixels up to which the name of a cluster is shown in full on the button."""
+"""Maximum width in pixels of a cluster's name on the button. A longer name is elided."""
 
 
 class PlaceControl(QPushButton):
-    """Button that shows the place, and opens a menu to change it. It is hidden if the fleet file has no clusters."""
+    """Button that shows the place of runs and opens a menu to change it. Hidden if the fleet file has no clusters."""
 
     def __init__(self, place: PlanningPlace, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -35,7 +38,10 @@ class PlaceControl(QPushButton):
         menu.setAccessibleName(self.tr("Where runs take place"))
         cluster = self._cluster
         is_named = self._topology is not None and self._place.is_named_by(self._topology)
-        places = [("", self.tr("Hosts of the fleet, over SSH"), self.tr("Run on the hosts of the Fleet page"))]
+        tip = self.tr("Run on the hosts of the Fleet page")
+        if not self._place.has_hosts:
+            tip = self.tr("The fleet has no hosts. Add one on the Fleet page")
+        places = [("", self.tr("Hosts of the fleet, over SSH"), tip)]
         for one in self._place.clusters:
             tip = described(one, self._place.status(one))
             places.append((one.name, self.tr("{cluster}, a Slurm cluster").format(cluster=one.name), tip))
@@ -44,13 +50,13 @@ class PlaceControl(QPushButton):
             entry.setToolTip(tip)
             entry.setCheckable(True)
             entry.setChecked(name == (cluster.name if cluster is not None else ""))
-            entry.setEnabled(not is_named or entry.isChecked())
+            entry.setEnabled(entry.isChecked() or (not is_named and (bool(name) or self._place.has_hosts)))
             entry.triggered.connect(lambda _, name=name: self._place.choose(name))
         if cluster is not None:
             menu.addSeparator()
             check = menu.addAction(icon("refresh"), self.tr("Check {cluster}").format(cluster=cluster.name))
             check.setToolTip(self.tr("Log in to the cluster and read its nodes"))
-            check.setEnabled(not self._place.status(cluster).is_checking)
+            check.setEnabled(self._place.status(cluster).doing is None)
             check.triggered.connect(lambda: self._place.check(cluster))
         menu.popup(self.mapToGlobal(QPoint(0, self.height() + 4)))
         return menu
@@ -62,7 +68,7 @@ class PlaceControl(QPushButton):
             self.refresh()
 
     def show_topology(self, topology: Topology) -> None:
-        """Shows the place of a topology, which may itself name a cluster."""
+        """Shows where a topology runs: on the cluster that the topology names, or else in the chosen place."""
         if topology is not self._topology:
             self._topology = topology
             self.refresh()
@@ -80,7 +86,7 @@ class PlaceControl(QPushButton):
             status = self._place.status(cluster)
             name = self.fontMetrics().elidedText(cluster.name, Qt.TextElideMode.ElideRight, LONGEST_NAME)
             tip = described(cluster, status)
-            mark = "warning" if status.error is not None else "fleet"
+            mark = "warning" if status.check_error is not None else "fleet"
             if self._topology is not None and self._place.is_named_by(self._topology):
                 tip += "\n" + self.tr("The topology itself names this cluster in its pools.")
         self.setText(name if self._is_short else self.tr("Where: {place}").format(place=name))
@@ -105,10 +111,10 @@ def described(cluster: Cluster, status: ClusterStatus) -> str:
         parts.append(
             (in_partition.format(nodes=nodes, partition=cluster.partition) if cluster.partition else nodes) + "."
         )
-    elif status.is_checking:
+    elif status.doing is not None:
         parts.append(tr("Topology", "Logging in …"))
-    elif status.error is None:
+    elif status.check_error is None:
         parts.append(tr("Topology", "It has not been checked yet."))
-    if status.error is not None:
-        parts.append(error_text(status.error))
+    if status.check_error is not None:
+        parts.append(error_text(status.check_error))
     return "\n".join(parts)

@@ -1,4 +1,4 @@
-"""The control *When: now, 8 h*, which sets the planned time, during which GPUs must be free."""
+"""The control *When: now, 8 h*, with which the user sets the planned time. GPUs must be free during this time."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class PlannedTimeControl(QPushButton):
 
     @cached_property
     def popup(self) -> PlannedTimePopup:
-        """The popup. It is created on first use."""
+        """The popup that changes the planned time. It is created on first use."""
         return PlannedTimePopup(self._planning, self)
 
     def open(self) -> None:
@@ -68,6 +68,7 @@ class PlannedTimeControl(QPushButton):
         tip = self.tr("The time that this page plans for. GPUs that others have booked for part of it count as taken.")
         if self._is_on_cluster:
             tip = self.tr("The earliest start of the job. Slurm allocates its nodes; the length has no effect.")
+            tip += " " + self.tr("In the time of your own booking of enough nodes, the job runs in it.")
         elif planning.planned.is_later:
             tip += " " + self.tr("A launch books the GPUs, and the run starts automatically at that time.")
         if planning.away and not self._is_on_cluster:
@@ -83,7 +84,7 @@ def name_launch(launch: QAction, planning: PlanningTime, cluster: Cluster | None
 
     Args:
         cluster: The cluster on which the run takes place; None for the hosts of the fleet file.
-        reason: Why the topology cannot be launched; the tool tip then contains this reason.
+        reason: Why the topology cannot be launched, or "" if it can. The tool tip shows the reason.
     """
     tr = QCoreApplication.translate
     if cluster is not None:
@@ -169,7 +170,9 @@ class PlannedTimePopup(Popup):
         self._fit()
 
     def _fit(self) -> None:
-        """Resizes the popup to its content. First updates the size hint of the note, whose text may have changed."""
+        """Resizes the popup to its content. The size hint of the note is updated first, because its text may have
+        changed.
+        """
         for part in (self.start_row, self.lasts_row, self):
             part.ensurePolished()
             if (layout := part.layout()) is not None:

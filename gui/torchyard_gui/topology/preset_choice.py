@@ -19,8 +19,8 @@ def tr(text: str) -> str:
 
 
 def choose_preset(editor: Editor, key: str, say: Callable[[str], None], parent: QWidget) -> None:
-    """Applies a preset, and offers to remove replicas that its strategy does not use. If the preset is refused, `say`
-    is called with the reason.
+    """Applies a preset, and offers to remove replicas that its strategy does not use. If the preset is refused, calls
+    `say` with the reason.
     """
     editor.settle()
     unused = unused_replicas(editor.value, key)

@@ -1,4 +1,6 @@
-"""Finds where a problem of the topology can be fixed, from the problem's path such as `pools.workers.replicas`."""
+"""Finds where a problem of the topology can be fixed. The location follows from the problem's path, such as
+`pools.workers.replicas`.
+"""
 
 from __future__ import annotations
 
@@ -26,10 +28,10 @@ class ProblemPlace:
 
 
 def place_of(problem: Problem, topology: Topology, unplaced: Collection[str] = ()) -> ProblemPlace:
-    """Returns the place of a problem.
+    """Returns the place where a problem can be fixed.
 
-    If the hosts do not have enough resources for a pool, the place contains the pool's replicas that are in `unplaced`
-    or, if there are none, all of the pool's replicas.
+    If the hosts lack resources for a pool, the place contains those replicas of the pool that are in `unplaced` or, if
+    there are none, all replicas of the pool.
     """
     block, _, rest = problem.path.partition(".")
     if block == "pins":
@@ -51,14 +53,14 @@ def place_of(problem: Problem, topology: Topology, unplaced: Collection[str] = (
 
 
 def whole_block_key(topology: Topology, block: str) -> str:
-    """Returns the key to fix if a whole block is wrong, such as a missing program or strategy."""
+    """Returns the key in which a problem that concerns a whole block can be fixed, such as a missing program."""
     if block == "strategy":
         return "kind"
     return "command" if topology.program.launcher is Launcher.COMMAND else "script"
 
 
 def pool_of(problem: Problem, names: Sequence[str]) -> str | None:
-    """Returns the pool that a problem concerns, or None if there is none.
+    """Returns the pool that a problem concerns, or None if the problem concerns no pool.
 
     Names may contain dots, so the pool with the longest matching name is returned.
     """
@@ -70,7 +72,7 @@ def pool_of(problem: Problem, names: Sequence[str]) -> str | None:
 
 
 def keys_of_block(problems: Sequence[Problem], block: str, pools: Sequence[str] = ()) -> dict[str, str]:
-    """Returns the first message for each key of a block. The key "" stands for the block itself."""
+    """Returns the message of the first problem with each key of a block. The key "" stands for the block itself."""
     found: dict[str, str] = {}
     for problem in problems:
         around = block

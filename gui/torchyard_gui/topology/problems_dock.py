@@ -1,4 +1,4 @@
-"""The problems dock, with a summary line and a list of problems that link to their locations."""
+"""The problems dock, with a summary line and a list. Each problem in the list links to its location."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def _errors(problems: Sequence[Problem]) -> int:
 
 
 class _Line(QFrame):
-    """The summary line. A click on it opens or closes the list."""
+    """The summary line of the problems dock. A click on the line opens or closes the list."""
 
     clicked = Signal()
 
@@ -194,7 +194,7 @@ class _Line(QFrame):
 
 
 class ProblemNavigation:
-    """Navigates to the widget in which a problem can be fixed or, if there is none, to its line in the file."""
+    """Moves to the widget in which a problem can be fixed or, if there is none, to the problem's line in the file."""
 
     def __init__(
         self,
@@ -205,7 +205,7 @@ class ProblemNavigation:
         show_in_palette: Callable[[str], bool],
         show_line: Callable[[int], None],
     ) -> None:
-        """Connects the views.
+        """Creates the navigation between the given views.
 
         Args:
             show_in_palette: Focuses a host in the palette; "" focuses the roles. Returns whether the host exists.
@@ -232,5 +232,5 @@ class ProblemNavigation:
             return self._view.show_rack(place.key) or self._show_in_palette(place.key)
         if self._inspector.focus(place.block, place.key) or place.replicas:
             return True
-        # The problem concerns missing pools, which are added from the palette.
+        # The user fixes a problem about missing pools by adding roles from the palette.
         return place.block == "pools" and self._show_in_palette("")

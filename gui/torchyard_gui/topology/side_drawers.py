@@ -1,4 +1,4 @@
-"""The side panels of a page. In a narrow window, a panel becomes a drawer, which a strip of buttons opens."""
+"""The side panels of a page. In a narrow window, a panel becomes a drawer that is opened by a strip of buttons."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from torchyard_gui.widgets.text_labels import set_style_property
 
 
 class SideDrawer(QObject):
-    """Controls one panel and its strip. Esc in the panel closes the drawer if it is open, and returns to the page."""
+    """Controls a panel and its strip. Esc in the panel closes the drawer, if it is open, and focuses the page."""
 
     def __init__(self, panel: QWidget, page: QWidget, side: Literal["left", "right"]) -> None:
         super().__init__(page)
@@ -82,7 +82,7 @@ class SideDrawer(QObject):
             self._turned()
 
     def escape(self) -> None:
-        """Handles Esc in the panel: returns to the page."""
+        """Handles Esc in the panel: closes the drawer and returns the focus to the page."""
         self.shut()
         self._page.setFocus(Qt.FocusReason.OtherFocusReason)
 
@@ -104,7 +104,9 @@ class SideDrawer(QObject):
             self._lay_drawer()
 
     def _turned(self) -> None:
-        """Called when the drawer has opened or closed, or when the panel has become a drawer or is no longer one."""
+        """Called after the drawer has opened or closed, and after the page has switched between the drawer and the
+        panel in the layout.
+        """
 
     def _lay_drawer(self) -> None:
         width = self._panel.width()
@@ -121,7 +123,7 @@ class SideDrawer(QObject):
 
 
 def _stops_after(start: QWidget) -> Iterator[QWidget]:
-    """Yields the widgets that the Tab key reaches after `start`, each once."""
+    """Yields each widget that the Tab key reaches after `start`, in this order."""
     widget = start.nextInFocusChain()
     while widget is not None and widget is not start:
         if widget.focusPolicy() & Qt.FocusPolicy.TabFocus:
@@ -138,7 +140,7 @@ PICTURE = 18
 
 
 class PaletteStrip(QFrame):
-    """Strip of badges, which can be clicked and dragged, with a button that opens the palette."""
+    """Strip of role badges, which can be clicked and dragged, with a button that opens the palette."""
 
     role_chosen = Signal(str, bool)
     """Emitted with a role, and with whether several replicas are requested."""
@@ -171,10 +173,10 @@ class PaletteStrip(QFrame):
 
 
 class PaletteSide(SideDrawer):
-    """Drawer with the palette at the left of a page.
+    """Drawer with the palette on the left of a page.
 
-    It also closes when it loses the focus, a drag begins or a preset is chosen, so that the canvas below it can be
-    reached.
+    The drawer also closes when it loses the focus, when a drag begins and when a preset is chosen, so that it does not
+    cover the canvas.
     """
 
     def __init__(self, palette: Palette, page: QWidget) -> None:
@@ -199,7 +201,7 @@ class PaletteSide(SideDrawer):
         self._palette.search.selectAll()
 
     def escape(self) -> None:
-        """Handles Esc. It first ends a search, as in the search field itself, and then returns to the page."""
+        """Handles Esc in the palette: clears the search or, if there is none, closes the drawer."""
         if self._palette.search.text():
             self._palette.search.clear()
             self._palette.search.setFocus(Qt.FocusReason.OtherFocusReason)
@@ -247,7 +249,7 @@ class InspectorStrip(QFrame):
 
 
 class InspectorSide(SideDrawer):
-    """Drawer with the inspector at the right of a page."""
+    """Drawer with the inspector on the right of a page."""
 
     def __init__(self, inspector: Inspector, page: QWidget) -> None:
         super().__init__(inspector, page, "right")

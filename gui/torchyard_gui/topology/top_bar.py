@@ -1,4 +1,4 @@
-"""The top bar of the page: file, undo, strategy, arrangement, planned time, used GPUs, advice, YAML and Launch."""
+"""The top bar of the Topology page: file, undo, strategy, arrangement, planned time, GPUs, advice, YAML and Launch."""
 
 from __future__ import annotations
 
@@ -23,16 +23,17 @@ from torchyard_gui.widgets.layouts import hbox
 from torchyard_gui.widgets.text_labels import ElidedLabel, label
 
 NAME = 200
-"""Width in pixels up to which the name of the file is shown in full; other parts get their short forms for it."""
+"""Width in pixels that suffices for the file name. A longer name is elided, and causes no shorter form of the bar."""
 LONG, SHORT, NO_COUNT, SHORTEST = range(4)
-"""Forms of the bar, each shorter than the one before: `SHORT` omits words that explain others, `NO_COUNT` also the
-number of GPUs, and `SHORTEST` has short texts on the buttons, no icon on *Launch*, and less space.
+"""Forms of the bar, from the longest to the shortest. `SHORT` omits explanatory words, such as the label of the
+strategy. `NO_COUNT` also omits the number of GPUs. `SHORTEST` also has short button texts, no icon on *Launch*, and
+less space.
 """
 SPACING = 8
 
 
 class TopBar(QFrame):
-    """A bar that shows the state of the document. Requests of the user are emitted as signals or trigger actions."""
+    """A bar that shows the state of the document. User requests are emitted as signals or trigger actions."""
 
     strategy_chosen = Signal(object)
     """Emitted with the chosen StrategyKind."""
@@ -101,7 +102,7 @@ class TopBar(QFrame):
         self._set_form(LONG)
 
     def minimumSizeHint(self) -> QSize:
-        """Returns a width of 0, so that the present form does not keep the window from getting narrower."""
+        """Returns a width of 0, so that the current form of the bar does not limit how narrow the window can be."""
         return QSize(0, super().minimumSizeHint().height())
 
     def resizeEvent(self, event: QResizeEvent) -> None:
@@ -109,14 +110,14 @@ class TopBar(QFrame):
         self.fit()
 
     def fit(self) -> None:
-        """Gives the bar the longest form in which the name of the file fits, or the shortest if none does."""
+        """Uses the longest form of the bar with enough space for the file name, or the shortest form if none has."""
         self.file.setMaximumWidth(self.file.sizeHint().width())
         for form in (LONG, SHORT, NO_COUNT, SHORTEST):
             self._set_form(form)
             room = self.width() - (self.sizeHint().width() - self.file.sizeHint().width())
             if room >= min(NAME, self.file.sizeHint().width()):
                 break
-        # Otherwise, the layout would also shorten the number of GPUs for a long name.
+        # Without this limit, a long name would make the layout shorten the number of GPUs, too.
         self.file.setMaximumWidth(max(1, room))
 
     def _set_form(self, form: int) -> None:
@@ -142,7 +143,7 @@ class TopBar(QFrame):
         self.fit()
 
     def _show_unsaved(self) -> None:
-        """Shows that there are unsaved changes by a dot and, if there is space, a word beside it."""
+        """Shows unsaved changes as a dot and, if there is space, a word beside the dot."""
         word = self.tr("unsaved") if self._is_modified else ""
         dot = "•" if word else ""
         self.unsaved.setText(dot if self._form >= SHORT else f"{dot} {word}".strip())
@@ -158,12 +159,10 @@ class TopBar(QFrame):
         self.launch.setEnabled(launch.isEnabled())
 
     def show_plan(self, topology: Topology, plan: Plan, hosts: tuple[HostFacts, ...]) -> None:
-        """Shows the strategy, and how many of the free GPUs the topology uses.
+        """Shows the strategy, the number of GPUs that the topology uses, and the number of free GPUs or cluster nodes.
 
         Args:
-            topology: The topology of the document.
-            plan: Its plan.
-            hosts: The hosts, or the slots of a cluster.
+            hosts: The hosts of the fleet, or the slots of the cluster for which the page plans.
         """
         self.where.show_topology(topology)
         self.when.set_on_cluster(any(host.cluster for host in hosts))
@@ -180,10 +179,11 @@ class TopBar(QFrame):
 
     def _gpus(self, plan: Plan, hosts: tuple[HostFacts, ...], unknown: bool) -> str:
         on_nodes = any(host.cluster and host.checked for host in hosts)
-        if on_nodes and any(planned.gpus for planned in plan.replicas):
-            return self._gpus_of_nodes(sum(len(planned.gpus) for planned in plan.replicas), len(plan.hosts))
-        free = sum(gpu.uuid not in host.busy_gpus for host in hosts for gpu in host.gpus)
         used = sum(len(planned.gpus) for planned in plan.replicas)
+        if on_nodes and used:
+            return self._gpus_of_nodes(used, len(plan.hosts))
+        # The slots of a cluster stand for any of its nodes, so it is unknown whether their GPUs are free.
+        free = 0 if on_nodes else sum(gpu.uuid not in host.busy_gpus for host in hosts for gpu in host.gpus)
         if free and unknown:
             one, several = self.tr("{used} of 1 GPU used"), self.tr("{used} of {free} GPUs used")
             return (one if free == 1 else several).format(used=used, free=free)

@@ -1,4 +1,4 @@
-"""The undo command, which holds the document's state before and after an edit of the value or the text."""
+"""The undo command, which holds the states of the document before and after an edit of the topology or the text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Select = Callable[[tuple[str, ...]], None]
 
 
 class Edit(QUndoCommand):
-    """Command that replaces the document's state. Both states are kept, which is safe because they are immutable.
+    """Command that replaces the document's state. It keeps both states, which is safe because states are immutable.
 
     Successive edits with the same non-empty `key`, such as changes of one field, are merged. `selections` contains the
     replicas to select after an undo and after a redo.

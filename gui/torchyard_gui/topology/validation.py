@@ -1,10 +1,10 @@
-"""Validates the topology shortly after each edit. Each problem is shown where it is."""
+"""Validates the topology shortly after each edit, and shows each problem at its location."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from PySide6.QtCore import QObject, QTimer
+from PySide6.QtCore import QObject, QTimer, Signal
 
 from torchyard_core.launch.rank_assignment import plan
 from torchyard_core.problems import Problem
@@ -16,11 +16,13 @@ from torchyard_gui.topology.problems_dock import ProblemsDock
 from torchyard_gui.topology.yaml_pane import YamlPane
 
 CHECK_AFTER_MS = 120
-"""Milliseconds from an edit until the topology is validated, because the validation reads files."""
+"""Delay in milliseconds from the last edit to the validation, which reads files and is too slow for every key press."""
 
 
 class Validation(QObject):
-    """Runs the checks of `torchyard validate` and `plan`: `soon` after an edit, `now` if the result is needed."""
+    """Runs the checks of `torchyard validate` and `torchyard plan`, with a delay (`soon`) or immediately (`now`)."""
+
+    validated = Signal()
 
     def __init__(
         self,
@@ -44,7 +46,7 @@ class Validation(QObject):
         self._timer.start()
 
     def now(self) -> None:
-        """Validates the topology and shows its problems in the list, at fields, on chips and at lines."""
+        """Validates the topology, and shows its problems in the list, at fields, on chips and at lines of the text."""
         self._timer.stop()
         document, file = self._editor.document, None
         if document.problems:
@@ -59,13 +61,15 @@ class Validation(QObject):
         self._yaml.file = file
         self._problems.show_problems(found)
         self._inspector.show_problems(found)
-        self._mark_chips(() if document.problems else found)  # Chips represent the last valid text.
+        # While the text is invalid, the chips show the last valid text, to which the problems do not apply.
+        self._mark_chips(() if document.problems else found)
         if self._yaml.isVisible():
             self._yaml.show_text(self._problems.problems)
+        self.validated.emit()
 
     @property
     def errors(self) -> int:
-        """The number of errors, apart from those of the plan, in the document as last validated.
+        """The number of errors in the document as last validated, without the errors of the plan.
 
         A topology with such errors cannot be launched.
         """

@@ -1,4 +1,6 @@
-"""The text of the file beside the canvas. Text that the user types is applied to the document after a short pause."""
+"""The text of the topology file beside the canvas. Text that the user types is applied to the document after a short
+pause.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from torchyard_gui.topology.editor import Editor
 from torchyard_gui.widgets.indicators import StateMark
 from torchyard_gui.widgets.layouts import FLUSH, hbox, vbox
 from torchyard_gui.widgets.text_labels import label
-from torchyard_gui.widgets.yaml_view import YamlView
+from torchyard_gui.widgets.yaml_editor import YamlEditor
 
 PAUSE_MS = 400
 """Milliseconds from the last key press until the text is applied to the document."""
@@ -37,9 +39,9 @@ class YamlPane(QWidget):
         editor.settle = self.settle
 
     @cached_property
-    def view(self) -> YamlView:
+    def view(self) -> YamlEditor:
         """The text view. It is created on first use."""
-        made = YamlView()
+        made = YamlEditor()
         self.strip = ProblemStrip()
         vbox((made, 1), self.strip, parent=self, margins=FLUSH, spacing=0)
         made.textChanged.connect(self._typed)
@@ -66,12 +68,12 @@ class YamlPane(QWidget):
         self._editor.type_text(self.view.text)
 
     def settle(self) -> None:
-        """Immediately applies the text that the user has typed, before the document is used for anything else."""
+        """Applies typed text that has not been applied yet. Called before the document is edited or used."""
         if self.is_typing:
             self.apply()
 
     def forget(self) -> None:
-        """Discards the text that the user has typed, because another document was opened."""
+        """Discards the text that the user has typed. Called when another document is opened."""
         self._typing.stop()
 
     def show_text(self, problems: Iterable[Problem]) -> None:
@@ -90,7 +92,9 @@ class YamlPane(QWidget):
         self.point_at_selection()
 
     def _show_problem(self) -> None:
-        """Shows the message of the problem at the caret, or else the first problem of an invalid text."""
+        """Shows the message of the problem at the caret. If there is none and the text is invalid, shows the first
+        problem of the text.
+        """
         invalid = bool(self._editor.document.problems)
         problem = self.view.problem_at(self.view.line)
         if problem is None and invalid:
@@ -121,7 +125,7 @@ class ProblemStrip(QFrame):
         self.hide()
 
     def say(self, problem: Problem | None, invalid: bool) -> None:
-        """Shows a problem. `invalid` says that the text is invalid, so the canvas does not show it."""
+        """Shows a problem. `invalid` is True if the YAML text is invalid and the canvas therefore does not show it."""
         self.setVisible(problem is not None)
         if problem is None:
             return

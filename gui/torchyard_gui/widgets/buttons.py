@@ -39,7 +39,7 @@ def tool_button(icon_name: str, tip: str, pressed: Pressed = None) -> QToolButto
 
 
 def action_button(action: QAction, text: str = "") -> QPushButton:
-    """Returns a button that triggers an action and is enabled with the action.
+    """Returns a button that triggers an action. The button is enabled while the action is enabled.
 
     By default, the button has the text of the action.
     """

@@ -17,7 +17,7 @@ ROWS = 12
 
 
 class CommandPalette(QFrame):
-    """Panel over its window that lists the enabled actions. It reads the actions whenever it opens."""
+    """Panel over its window that lists the enabled actions. The list is filled each time the panel opens."""
 
     def __init__(
         self,
@@ -30,6 +30,8 @@ class CommandPalette(QFrame):
         """Creates the palette without showing it.
 
         Args:
+            actions: Returns the actions to list, of which only the enabled ones are shown.
+            run: Called with the action that the user chooses.
             first: Returns the actions that are listed first, such as those of the current page.
         """
         super().__init__(parent)
@@ -135,7 +137,7 @@ def _name(action: QAction) -> str:
 
 
 def _blank_icon() -> QIcon:
-    """Returns an empty icon for actions without an icon, so that the text of all rows is aligned."""
+    """Returns an empty icon for actions that have no icon, so that the texts of all rows are aligned."""
     nothing = QPixmap(16, 16)
     nothing.fill(Qt.GlobalColor.transparent)
     return QIcon(nothing)
@@ -145,7 +147,7 @@ SHORTCUT_ROLE = int(Qt.ItemDataRole.UserRole) + 1
 
 
 class ShortcutDelegate(QStyledItemDelegate):
-    """Draws a row with its shortcut (`SHORTCUT_ROLE`) at the right."""
+    """Paints a row with its shortcut (`SHORTCUT_ROLE`) at the right."""
 
     def paint(
         self, painter: QPainter, option: QStyleOptionViewItem, index: QModelIndex | QPersistentModelIndex

@@ -16,11 +16,11 @@ from torchyard_gui.widgets.text_labels import label
 
 WIDTH = 420
 ALTERNATIVE = 2
-"""Result code of a dialog whose third button, neither yes nor no, was pressed."""
+"""Result code of a dialog that was closed with its third button, which is neither yes nor no."""
 
 
 def yes_to(accept: str) -> str:
-    """Returns the label of the button that answers a question of a launch with yes.
+    """Returns the label of the button that answers yes when a launch asks a question.
 
     `accept` identifies the question.
     """
@@ -36,8 +36,8 @@ def yes_to(accept: str) -> str:
 class ConfirmationDialog(QDialog):
     """Dialog that is accepted if the user confirms. It is shown with `open()`, which blocks only its window.
 
-    Esc declines. Enter presses the button that has the focus. At first, this is the alternative if there is one, and
-    otherwise the button that declines.
+    Esc declines. Enter presses the button that has the focus. Initially, the third button (the alternative) has the
+    focus if there is one, otherwise the button that declines.
     """
 
     alternative_chosen = Signal()
@@ -89,7 +89,9 @@ class ConfirmationDialog(QDialog):
 def ask_to_replace(
     path: Path, replace: Callable[[], object], another: Callable[[], object], parent: QWidget
 ) -> None:  # fmt: skip
-    """Asks whether to replace a file. Calls `replace` if the user agrees, and otherwise `another`."""
+    """Asks whether to replace a file. Calls `replace` if the user agrees. Calls `another` if the user wants to choose
+    another name.
+    """
     tr = partial(QCoreApplication.translate, "replacing")
     box = ConfirmationDialog(
         tr("Replace {file}?").format(file=path.name),
@@ -108,7 +110,7 @@ def ask_to_replace(
 def dialog_layout(
     dialog: QDialog, *parts: Part | tuple[Part, int], spacing: int = 10, wrap_title: bool = False
 ) -> QVBoxLayout:
-    """Lays out parts from top to bottom, below the window title as a heading. The parts are given as for `vbox`."""
+    """Lays out parts from top to bottom, below a heading with the window title. The parts are given as for `vbox`."""
     heading = label(dialog.windowTitle(), role="title", wrap=wrap_title)
     return vbox(heading, *parts, parent=dialog, margins=(20, 18, 20, 16), spacing=spacing)
 
@@ -127,7 +129,7 @@ def grow_to_fit(dialog: QDialog) -> None:
 
 
 class DialogButtons(QDialogButtonBox):
-    """Buttons that accept (`agree`) and reject (`cancel`) a dialog."""
+    """The buttons that accept (`agree`) and reject (`cancel`) a dialog."""
 
     def __init__(self, dialog: QDialog, agree: str) -> None:
         super().__init__()
@@ -139,14 +141,14 @@ class DialogButtons(QDialogButtonBox):
 
 
 class Popup(QFrame):
-    """Popup that is accepted by Enter and closed by Esc or a click outside it."""
+    """Popup that Enter accepts, and that Esc or a click outside the popup closes."""
 
     def __init__(self, parent: QWidget) -> None:
         super().__init__(parent, Qt.WindowType.Popup)
         self.setProperty("popup", True)
 
     def agree(self) -> None:
-        """Accepts the popup. Called by Enter."""
+        """Accepts the popup. Called when the user presses Enter."""
         raise NotImplementedError
 
     def open_at(self, place: QPoint, field: QLineEdit | QSpinBox) -> None:

@@ -11,7 +11,9 @@ LEFT, RIGHT = Qt.AlignmentFlag.AlignLeft, Qt.AlignmentFlag.AlignRight
 
 
 def host_elide_mode(name: str) -> Qt.TextElideMode:
-    """Returns where host names are elided. Hosts of one domain differ at the beginning, which must stay visible."""
+    """Returns the elide mode for a host name. A name with a domain is elided at its end, because the names of a domain
+    differ at their beginnings.
+    """
     return Qt.TextElideMode.ElideRight if "." in name else Qt.TextElideMode.ElideMiddle
 
 

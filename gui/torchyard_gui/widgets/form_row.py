@@ -11,7 +11,7 @@ from torchyard_gui.widgets.text_labels import label, set_ink, set_style_property
 
 
 class FormRow(QWidget):
-    """A row whose name takes `name_width` pixels, so that rows are aligned."""
+    """A row of a form. The name takes `name_width` pixels, so that the fields of all rows are aligned."""
 
     def __init__(self, name: str, field: QWidget, note: str = "", *, name_width: int = 112) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class FormRow(QWidget):
         self._grid.addWidget(field, 0, 1)
         self._grid.setColumnStretch(1, 1)
         if isinstance(field, QPlainTextEdit):
-            # The name is level with the first line of the text, not with its middle.
+            # The name is aligned with the first line of the text, not with the middle of the field.
             self._grid.setAlignment(self.name, Qt.AlignmentFlag.AlignTop)
             self.name.setContentsMargins(0, 6, 0, 0)
         if note:
@@ -54,7 +54,7 @@ class FormRow(QWidget):
     def set_problem(self, problem: str) -> None:
         """Sets the problem of the field; "" removes it.
 
-        The field is outlined, and the problem is its accessible description.
+        While there is a problem, the field is outlined, and the problem is the accessible description of the field.
         """
         self.problem = problem
         description = problem or self._plain_description

@@ -10,7 +10,7 @@ from PySide6.QtCore import QPoint, Qt
 class Gesture(ABC):
     """A mouse gesture in progress.
 
-    It lasts from its creation until `finish` or `cancel` is called. Positions are in viewport pixels.
+    A gesture lasts from its creation until `finish` or `cancel` is called. Positions are in viewport pixels.
     """
 
     cursor: Qt.CursorShape | None = None
@@ -23,4 +23,4 @@ class Gesture(ABC):
 
     @abstractmethod
     def cancel(self) -> None:
-        """Cancels the gesture and restores the state before it."""
+        """Cancels the gesture and restores the state before the gesture."""

@@ -36,7 +36,9 @@ class StateMark(QWidget):
 
 
 class StateTitle(QWidget):
-    """A name, and below it a mark and a state. On one line, a long name would leave no room for the state."""
+    """A name, with a mark and a state on the line below. On the same line, a long name would leave no space for the
+    state.
+    """
 
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -47,9 +49,9 @@ class StateTitle(QWidget):
         vbox(None, self.name, line, None, parent=self, margins=FLUSH, spacing=1)
 
     def show_state(self, mark: str, text: str) -> None:
-        """Shows a state with its mark; an empty text hides both.
+        """Shows a state with its mark. An empty text hides both.
 
-        `text` begins with the state. If it is too long, its last parts are shown only in the tool tip.
+        `text` begins with the state. If the text is too long, its last parts are shown only in the tool tip.
         """
         self.mark.set_state(mark)
         self.state.setText(text)
@@ -77,8 +79,8 @@ class RoleBadge(QWidget):
 
 
 class MeterBar(QWidget):
-    """A bar that is filled up to the fraction `value`, from 0 to 1, in the colour of a token. None means that the value
-    is unknown.
+    """A bar that is filled up to the fraction `value`, from 0 to 1, in the colour of a token. The value None means
+    unknown.
     """
 
     def __init__(self, value: float | None = None, token: str = "meter", parent: QWidget | None = None) -> None:

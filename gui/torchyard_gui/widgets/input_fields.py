@@ -30,7 +30,7 @@ class SearchField(QLineEdit):
 
 
 MARGIN = 9
-"""The text margin in pixels that all other fields have. Style sheets cannot set it for spin boxes."""
+"""Text margin of spin boxes in pixels, equal to the padding of other fields. A style sheet cannot set this margin."""
 
 
 class NumberField(QSpinBox):
@@ -42,7 +42,9 @@ class NumberField(QSpinBox):
 
 
 class ChoiceBox(QComboBox):
-    """A choice between (key, text) pairs in a list that opens. The mouse wheel scrolls the form around it instead."""
+    """A choice between (key, text) pairs in a drop-down list. The mouse wheel scrolls the surrounding form instead of
+    changing the choice.
+    """
 
     changed = Signal(str)
     """Emitted with the key that the user has chosen."""
@@ -97,7 +99,7 @@ class Segmented(QFrame):
         return self._keys[self._buttons.checkedId()]
 
     def set_value(self, key: str) -> None:
-        """Sets the choice. Emits `changed` if it is different from the previous one."""
+        """Sets the choice. Emits `changed` if the new choice is different."""
         self._buttons.button(self._keys.index(key)).setChecked(True)
 
     def button(self, key: str) -> QToolButton:

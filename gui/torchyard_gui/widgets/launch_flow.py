@@ -1,4 +1,4 @@
-"""Shows the progress and the questions of a launch in a notice bar of a page."""
+"""Shows the progress and the questions of a launch in a notice bar on a page."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class LaunchFlow(QObject):
     run_started = Signal(str)
     """Emitted with the ID of the new run when it has started."""
     launch_over = Signal(bool)
-    """Emitted when the launch has ended, with True if there is a new run or may be one."""
+    """Emitted when the launch has ended, with True if the new run has started or may have started."""
 
     def __init__(self, notice: NoticeBar, cancelled_text: str, page: QWidget):
-        """Creates the flow. `cancelled_text` is shown after a cancellation."""
+        """Creates the flow. After a cancellation, `cancelled_text` is shown."""
         super().__init__(page)
         self.job: LaunchJob | None = None
         self.run_name = ""
@@ -42,7 +42,7 @@ class LaunchFlow(QObject):
         return self.job is not None and not self.job.is_over
 
     def begin(self, job: LaunchJob, run_name: str, text: str) -> None:
-        """Starts a job and shows `text` until it has ended. No other launch may be in progress."""
+        """Starts a job and shows `text` until the job has ended. No other launch may be in progress."""
         if self.job is not None:
             self.job.deleteLater()
         self.run_name = run_name

@@ -17,9 +17,9 @@ Box = TypeVar("Box", bound=QBoxLayout)
 
 
 def settle_layouts() -> None:
-    """Lays out all changed widgets immediately, which Qt itself would do in several passes of the event loop.
+    """Lays out all changed widgets immediately. Qt itself would do so in several passes of the event loop.
 
-    Until the last of these passes, new rows of a scroll area would be squeezed into the old height of the area.
+    Until the last pass, new rows of a scroll area would be squeezed into the old height of the area.
     """
     QCoreApplication.sendPostedEvents(None, QEvent.Type.LayoutRequest.value)
 
@@ -89,7 +89,7 @@ def clear_layout(layout: QLayout) -> None:
 
 
 def clear_menu(menu: QMenu) -> None:
-    """Removes all actions from a menu. Deletes the menu's submenus, and the actions that belong to the menu.
+    """Removes all actions from a menu. Deletes the submenus of the menu, and the actions whose parent is the menu.
 
     In PySide, `QMenu.clear()` would also delete actions of `QUndoStack.createUndoAction` and would keep every submenu.
     """

@@ -1,4 +1,4 @@
-"""Shows messages of torchyard_core in the window: as sentences, and with buttons for next steps."""
+"""Shows messages of torchyard_core in the window, as sentences and with buttons for next steps."""
 
 from __future__ import annotations
 
@@ -71,11 +71,13 @@ def button_text(step: NextStep) -> str:
 
 
 Here = Mapping[type[NextStep], str]
-"""Sentences that replace those of `TEXTS` beside the button that performs the step, where its page needs no name."""
+"""Sentences, by type of step, that replace those of `TEXTS` in a text next to the button that performs the step. Such a
+sentence need not name the page of the button.
+"""
 
 
 def step_text(step: NextStep) -> str:
-    """Returns a step as a sentence, which contains a command line only if the step is not in `TEXTS`."""
+    """Returns a step as a sentence. The sentence contains a command line only if the step is not in `TEXTS`."""
     _, text = TEXTS.get(type(step), ("", ""))
     return QCoreApplication.translate("NextSteps", text).format(**asdict(step)) if text else quoted(step.sentence())
 
@@ -101,7 +103,9 @@ def as_sentence(
     has_buttons: bool = False,
     here: Here | None = None,
 ) -> str:
-    """Returns a message of torchyard_core with its advice. A host name at the beginning is not capitalized."""
+    """Returns a message of torchyard_core as sentences, with its advice. A host name at the beginning is not
+    capitalized.
+    """
     message = quoted(message)
     if not message.endswith((".", "!", "?", ":", "\n")):
         message += "."
@@ -123,7 +127,7 @@ def step_button(step: NextStep) -> QPushButton:
 
 
 def take_step(widget: QWidget, step: NextStep) -> None:
-    """Requests that the window of the widget perform a step."""
+    """Asks the window that contains the widget to perform a step."""
     around: QWidget | None = widget
     while around is not None:
         if (wanted := getattr(around, "step_wanted", None)) is not None:
@@ -133,7 +137,9 @@ def take_step(widget: QWidget, step: NextStep) -> None:
 
 
 def with_buttons(wanted: Iterable[NextStep]) -> list[NextStep]:
-    """Returns those steps that the window can perform, without duplicates. All checks of hosts become a single step."""
+    """Returns the steps that the window can perform, without duplicates. All checks of hosts are merged into a single
+    step.
+    """
     shown = [step for step in dict.fromkeys(wanted) if button_text(step)]
     checks = [step for step in shown if isinstance(step, steps.CheckHosts)]
     if len(checks) < 2:
@@ -145,7 +151,7 @@ def with_buttons(wanted: Iterable[NextStep]) -> list[NextStep]:
 
 
 class StepButtons(QWidget):
-    """A row of buttons for next steps, which is hidden while there are none."""
+    """A row of buttons for next steps, which is hidden while there are no buttons."""
 
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -156,7 +162,7 @@ class StepButtons(QWidget):
         self.hide()
 
     def show_steps(self, wanted: Iterable[NextStep]) -> None:
-        """Sets the steps. If they have not changed, keeps the buttons, and with them the focus."""
+        """Sets the steps. If the steps have not changed, the buttons are kept, and so is the focus."""
         shown = with_buttons(wanted)
         if shown == self._steps:
             return

@@ -25,8 +25,8 @@ Kind = Literal["info", "warn", "fail"]
 class NoticeBar(QFrame):
     """Bar that is hidden until `show_notice` is called.
 
-    `action_triggered` carries the index of the pressed action. A new text is announced to screen readers when it
-    becomes visible, unless `is_known` is set.
+    `action_triggered` is emitted with the index of the pressed action. A new text is announced to screen readers when
+    it becomes visible, unless `is_known` is set.
     """
 
     action_triggered = Signal(int)
@@ -36,7 +36,7 @@ class NoticeBar(QFrame):
         super().__init__(parent)
         self.kind: Kind = "info"
         self._announced = ""
-        """The text that needs no announcement, because it was announced or is known."""
+        """The text that needs no announcement, because it was announced before or the user knows it."""
         self._mark = _Mark(self)
         self.label = QLabel(self, textFormat=Qt.TextFormat.PlainText, wordWrap=True)
         self.label.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
@@ -90,7 +90,7 @@ class NoticeBar(QFrame):
         shown = actions, tuple(with_buttons(steps))
         if self._shown != shown:
             self._shown = shown
-            self._put_buttons(*shown)  # If the buttons are the same as before, they are kept, and with them the focus.
+            self._put_buttons(*shown)  # If the buttons have not changed, they are kept, and so is the focus.
         self._close.setVisible(closable)
         self._mark.update()
         self.show()

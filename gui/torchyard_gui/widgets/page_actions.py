@@ -12,7 +12,7 @@ from torchyard_gui.theme.icons import icon
 MENU = "menu"
 """The property of an action that names its menu: "file", "edit", "view", "run" or "help"."""
 SUBMENU = "submenu"
-"""The property of an action that contains the title of its submenu, if it is in one."""
+"""The property of an action with the title of the submenu that contains the action, if any."""
 Keys = str | QKeySequence.StandardKey | None
 
 

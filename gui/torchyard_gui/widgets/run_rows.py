@@ -1,4 +1,4 @@
-"""The list of runs or sweeps in the left panel of a page: its model, the ground of its rows, and its view."""
+"""The list of runs or sweeps in the left panel of a page: its model, the background of its rows, and its view."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from torchyard_gui.theme.theme import theme
 
 Index = QModelIndex | QPersistentModelIndex
 RUN = Qt.ItemDataRole.UserRole
-"""The item data role of a row's KnownRun. Headings have no value for it."""
+"""The item data role of a row's KnownRun. A heading has no value in this role."""
 
 
 def state_as_of(run: KnownRun, word: str) -> str:
@@ -39,14 +39,14 @@ def state_as_of(run: KnownRun, word: str) -> str:
 
 
 class RunRows(QAbstractListModel):
-    """A list model with one row for each run and each heading, which is a text."""
+    """A list model with one row for each run and each heading. A heading is a string."""
 
     def __init__(self, parent: QObject | None = None):
         super().__init__(parent)
         self._rows: list[KnownRun | str] = []
 
     def set_rows(self, rows: Sequence[KnownRun | str]) -> None:
-        """Sets the rows. If they show the same runs as before, the selection and the scroll position stay."""
+        """Sets the rows. If the runs are the same as before, the selection and the scroll position are kept."""
         are_same = list(map(_key, rows)) == list(map(_key, self._rows))
         if not are_same:
             self.beginResetModel()
@@ -57,7 +57,7 @@ class RunRows(QAbstractListModel):
             self.dataChanged.emit(self.index(0), self.index(len(rows) - 1))
 
     def row_of(self, run_id: str) -> int:
-        """Returns the row of a run, or -1."""
+        """Returns the row of a run, or -1 if the list does not contain the run."""
         rows = (row for row, run in enumerate(self._rows) if isinstance(run, KnownRun) and run.run_id == run_id)
         return next(rows, -1)
 
@@ -84,16 +84,16 @@ class RunRows(QAbstractListModel):
         return Qt.ItemFlag.ItemIsEnabled | Qt.ItemFlag.ItemIsSelectable
 
     def spoken(self, run: KnownRun) -> Sequence[str]:
-        """Returns the parts of the text that screen readers read. Empty ones are left out."""
+        """Returns the parts of the text that screen readers read. Empty parts are left out."""
         raise NotImplementedError
 
     def tip(self, run: KnownRun) -> Sequence[str]:
-        """Returns the lines of the tool tip. Empty ones are left out."""
+        """Returns the lines of the tool tip. Empty lines are left out."""
         raise NotImplementedError
 
 
 class RunRowDelegate(QStyledItemDelegate):
-    """Paints the ground of the row of a run, its mark, and, in derived classes, its texts."""
+    """Paints the background of a run's row and the mark of the run. Derived classes also paint its texts."""
 
     def paint(self, painter: QPainter, option: QStyleOptionViewItem, index: Index) -> None:
         rect: QRect = option.rect
@@ -121,12 +121,12 @@ class RunRowDelegate(QStyledItemDelegate):
         raise NotImplementedError
 
     def paint_texts(self, painter: QPainter, line: QRect, index: Index, run: KnownRun) -> None:
-        """Paints the texts of a row, the first one into `line`."""
+        """Paints the texts of a row. The first text is painted into `line`."""
         raise NotImplementedError
 
 
 def ink_of(run: KnownRun) -> str:
-    """Returns the colour token of the text that says the state of a run."""
+    """Returns the colour token of the text that shows the state of a run."""
     return "fail" if run.state == "failed" and not run.is_stale else "text2"
 
 

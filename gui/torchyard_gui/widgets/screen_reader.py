@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from PySide6.QtGui import QAccessibleEvent
 
 EVERY_MS = 2500
-"""Minimum interval in milliseconds between two announcements, so that the first can be spoken. Of the messages that
-arrive during this time, only one is announced afterwards.
+"""Minimum interval in milliseconds between two announcements, so that the earlier one can be spoken completely. Of the
+messages that arrive during this interval, one is announced at its end, and the others are discarded.
 """
 
 
@@ -24,7 +24,7 @@ def send(event: QAccessibleEvent) -> None:
 
 
 def announce(widget: QWidget, text: str, *, urgent: bool = False) -> None:
-    """Announces a message to screen readers. An `urgent` one, such as a refusal or failure, may interrupt speech."""
+    """Announces a message to screen readers. An urgent message, such as a refusal or failure, may interrupt speech."""
     window = widget.window()
     direct = Qt.FindChildOption.FindDirectChildrenOnly
     announcer = window.findChild(Announcer, options=direct) or Announcer(window)
@@ -32,7 +32,7 @@ def announce(widget: QWidget, text: str, *, urgent: bool = False) -> None:
 
 
 class Announcer(QObject):
-    """Sends the announcements of one window. While the window is hidden, announcements are dropped."""
+    """Sends the announcements of one window. While the window is hidden, announcements are discarded."""
 
     def __init__(self, window: QWidget):
         super().__init__(window)
@@ -43,9 +43,10 @@ class Announcer(QObject):
         self._timer.timeout.connect(self._announce_next)
 
     def say(self, text: str, *, urgent: bool = False) -> None:
-        """Announces a message now if possible, and otherwise later, unless a newer message replaces it in the meantime.
+        """Announces a message immediately if possible, and otherwise later, unless a newer message replaces it in the
+        meantime.
 
-        Only an urgent message can replace an urgent one.
+        An urgent message can be replaced only by another urgent message.
         """
         if not text:
             return

@@ -43,7 +43,7 @@ SEPARATOR = " · "
 
 
 class SectionLabel(QLabel):
-    """The heading of a section, in capital letters if the script has them."""
+    """The heading of a section, in capital letters if the writing system has them."""
 
     def __init__(self, text: str = "", parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -56,7 +56,9 @@ class SectionLabel(QLabel):
 
 
 class ElidedLabel(QLabel):
-    """A label with a single line. If the line does not fit, it is shortened, and the tool tip contains all of it."""
+    """A label with a single line. If the text does not fit, it is shortened, and the tool tip contains the full
+    text.
+    """
 
     def __init__(self, text: str = "", *, role: str = "", ink: str = "", in_middle: bool = False) -> None:
         super().__init__(text)
@@ -103,7 +105,7 @@ class ElidedLabel(QLabel):
 
 
 class PartsLabel(ElidedLabel):
-    """A label whose parts are separated by middle dots. Parts that do not fit are left out, the last ones first."""
+    """A label whose parts are separated by middle dots. If not all parts fit, the last parts are left out."""
 
     def shown_text(self) -> str:
         metrics, width = self.fontMetrics(), self.contentsRect().width()

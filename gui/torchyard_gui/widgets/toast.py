@@ -20,8 +20,8 @@ PAD = 14
 class Toast(QFrame):
     """A message over a widget. A new message replaces the last one and is announced to screen readers.
 
-    It must not be used for messages that need an answer. If a message has a button, the button's action must also have
-    a shortcut or a menu entry, because the toast never gets the focus.
+    A toast must not be used for messages that need an answer. If a message has a button, the button's action must also
+    have a shortcut or a menu entry, because a toast never gets the focus.
     """
 
     def __init__(self, parent: QWidget) -> None:
@@ -40,7 +40,9 @@ class Toast(QFrame):
         self.hide()
 
     def say(self, text: str, for_ms: int | None = None, *, urgent: bool = False, action: QAction | None = None) -> None:
-        """Shows `text` for `for_ms` milliseconds, with a button for `action`.
+        """Shows `text`, with a button if `action` is given.
+
+        By default, the text is shown for SHOWN_FOR_MS milliseconds, or for ACTION_SHOWN_FOR_MS with a button.
 
         `urgent` is set for refusals and failures, which may interrupt a screen reader's speech.
         """

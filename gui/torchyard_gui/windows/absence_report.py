@@ -17,14 +17,14 @@ from torchyard_gui.widgets import NoticeBar
 from torchyard_gui.windows.window_session import SessionState
 
 NAMED = 3
-"""Maximum number of runs that are named; any others are only counted. If more hosts than this were lost, only their
-number is shown.
+"""Maximum number of runs that the notice names. Any other runs are only counted. If more hosts than this were lost,
+only their number is shown.
 """
 
 
 class AbsenceReport(QObject):
-    """Compares the state of each run and host with the one that the last window saved, once, when its state is first
-    known.
+    """Compares runs and hosts with the state that the last window saved. Each run or host is compared once, as soon as
+    its current state is known.
     """
 
     run_wanted = Signal(str)
@@ -50,7 +50,7 @@ class AbsenceReport(QObject):
         return run_id in self._reported
 
     def take_runs(self, runs: Sequence[KnownRun]) -> None:
-        """Reports the runs that have ended since the last window was open. `runs` are all known runs."""
+        """Reports the runs that have ended since the last window was open. `runs` contains all known runs."""
         self._runs = runs
         heard = [run for run in runs if run.run_id in self._unheard_runs and (run.has_ended or run.is_fresh)]
         self._unheard_runs -= {run.run_id for run in heard}
@@ -61,7 +61,7 @@ class AbsenceReport(QObject):
             self._show()
 
     def take_host(self, host: HostStatus) -> None:
-        """Reports a host as lost if it answered while the last window was open, and is unreachable now."""
+        """Reports a host as lost if the host answered while the last window was open and is unreachable now."""
         if host.name not in self._unheard_hosts or host.doing is not None:
             return
         if host.answers or host.has_no_agent:

@@ -1,4 +1,4 @@
-"""Asks before the window closes during a launch or restart, which must be cancelled first.
+"""Asks for confirmation if the window is closed during a launch or restart, which must be cancelled first.
 
 If the window closed immediately, it would also close the links that are needed to cancel the launch, and keepers would
 hold GPUs and ports until they time out.
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class CloseConfirmation(QObject):
-    """Delays closing the window until the launch in progress ends."""
+    """Delays closing the window until the launch in progress has ended."""
 
     def __init__(self, window: MainWindow, launching: LaunchPanel | LaunchFlow, show: Callable[[], object]) -> None:
         """Connects the confirmation to the window.
@@ -73,7 +73,7 @@ class CloseConfirmation(QObject):
         self._launching.cancel()
 
     def _launch_over(self, has_started: bool) -> None:
-        """Called when the launch has ended. Closes the window if the user confirmed closing and no run has started."""
+        """Called when the launch has ended. Closes the window if the user has confirmed this and no run has started."""
         if self._question is not None:
             self._question.reject()
         closing, self._is_closing = self._is_closing, False

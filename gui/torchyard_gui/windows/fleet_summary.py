@@ -8,22 +8,36 @@ from PySide6.QtCore import QCoreApplication
 
 from torchyard_gui.bridge.fleet_model import FleetModel
 from torchyard_gui.bridge.host_states import HostState, count_hosts
-from torchyard_gui.bridge.host_status import HostStatus
+from torchyard_gui.bridge.host_status import CheckedEntry
 from torchyard_gui.fleet.labels import answer_sentence, short_time, state_count_text, state_word
 from torchyard_gui.windows.status_bar import StatusText
 
 
 def fleet_texts(fleet: FleetModel) -> list[StatusText]:
-    """Returns how many hosts answer, and which hosts are in each of the other states.
+    """Returns how many hosts answer, and which hosts and clusters are not ready.
 
-    The result is a single entry if the fleet file is unreadable or empty, or while no host answers because none has
-    been checked or hosts are still being checked.
+    If the fleet file is unreadable or the fleet is empty, a single entry says so. All hosts also share a single entry
+    before their first check, and during a check as long as no host has answered.
     """
     if fleet.problem is not None:
         return [("failed", _tr("The fleet file cannot be read: see Fleet"))]
+    return [*_host_texts(fleet), *_cluster_texts(fleet)]
+
+
+def _cluster_texts(fleet: FleetModel) -> list[StatusText]:
+    """Returns the states of the clusters that have been checked and are not ready or, if the fleet has no hosts, the
+    states of all clusters.
+    """
+    if not fleet.hosts:
+        return [_state_text(status.condition, [status]) for status in fleet.clusters.all]
+    checked = [status for status in fleet.clusters.all if status.check is not None or status.lost is not None]
+    return [_state_text(status.condition, [status]) for status in checked if status.condition not in _PLAIN_STATES]
+
+
+def _host_texts(fleet: FleetModel) -> list[StatusText]:
     hosts = fleet.hosts
     if not hosts:
-        return [_tr("No hosts in the fleet")]
+        return [] if fleet.clusters.all else [_tr("No hosts in the fleet")]
     count = count_hosts(hosts)
     answers = answer_sentence(hosts, has_looked=fleet.has_looked)
     if not count.answering and any(host.doing is not None for host in hosts):
@@ -53,8 +67,10 @@ _PLAIN_STATES = (HostState.READY,)
 """States that the summary does not list, because it already shows how many hosts answer."""
 
 
-def _state_text(state: HostState, hosts: Sequence[HostStatus]) -> StatusText:
-    """Returns the mark of a state and, if one host is in that state, its name, otherwise the number of hosts."""
+def _state_text(state: HostState, hosts: Sequence[CheckedEntry]) -> StatusText:
+    """Returns the mark of a state and a text. The text names the host in that state or, if there are several hosts,
+    contains their number.
+    """
     if len(hosts) > 1:
         return state.mark, state_count_text(state, len(hosts))
     host = hosts[0]

@@ -1,4 +1,4 @@
-"""Dialog that asks for a passphrase, a password or a one-time code for a login. The window can be used meanwhile."""
+"""Dialog that asks for a passphrase, a password or a one-time code for a login. The window stays usable meanwhile."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ WIDTH = 460
 
 
 class LoginDialog(QDialog):
-    """Dialog with one question. Enter answers it. Esc, or closing the dialog, leaves it unanswered."""
+    """Dialog with one question. Enter answers the question. Esc, or closing the dialog, leaves the question
+    unanswered.
+    """
 
     def __init__(self, waiting: WaitingQuestion, parent: QWidget | None = None):
         super().__init__(parent)
@@ -82,7 +84,7 @@ class LoginDialog(QDialog):
 
 
 class LoginAsker(QObject):
-    """Shows the questions of logins over the active window, one at a time."""
+    """Shows the questions of logins in dialogs over the active window, one at a time."""
 
     def __init__(self, window: QWidget, questions: LoginQuestions):
         super().__init__(window)
@@ -95,10 +97,10 @@ class LoginAsker(QObject):
     def _ask(self, waiting: WaitingQuestion) -> None:
         if waiting.is_answered:
             return  # The question was withdrawn before it could be shown.
-        # A modal dialog blocks all windows except its children, so an open modal dialog has to be the parent of this
-        # one.
+        # A modal dialog blocks all windows except its children, so an open modal dialog must be the parent of the login
+        # dialog.
         dialog = LoginDialog(waiting, QApplication.activeModalWidget() or self._window)
-        # If the parent is deleted, this dialog is deleted with it, and the question must be asked again.
+        # If the parent is deleted, the login dialog is deleted with it, so the question must be asked again.
         dialog.destroyed.connect(lambda: self._ask_again(waiting))
         self.dialog = dialog
         dialog.show()

@@ -31,12 +31,12 @@ FIRST_SIZE = QSize(1440, 900)
 FRAME = QSize(8, 40)
 """The largest frame, in pixels, that window managers usually add around a window."""
 DROPPED = (".yaml", ".yml", ".json", ".conf")
-"""Suffixes of files that can be dropped on the window."""
+"""Suffixes of the files that can be dropped on the window."""
 
 
 @dataclass
 class _Place:
-    """The entry of a page in the navigation rail. The page is created on first use."""
+    """An entry in the navigation rail, with its page. The page is created on first use."""
 
     title: str
     make: Callable[[], QWidget]
@@ -46,7 +46,7 @@ class _Place:
 class MainWindow(QMainWindow):
     """Main window that shows pages, which are identified by keys.
 
-    The window itself does not know the pages; the module `connections` connects them.
+    The window itself does not know the pages; the module `signal_connections` creates and connects them.
     """
 
     painted = Signal()
@@ -68,8 +68,9 @@ class MainWindow(QMainWindow):
         self._current = ""
         self._was_painted = False
         self.before_closing: list[Callable[[], bool]] = []
-        """Callbacks that are called before the pages are asked whether the window may close. One that returns False
-        prevents closing, and may close the window later."""
+        """Callbacks that are called before the pages are asked whether the window may close. A callback that returns
+        False prevents closing, and may close the window later itself.
+        """
         self._fleet_texts: list[StatusText] = []
         self._right_text = ""
 
@@ -107,7 +108,7 @@ class MainWindow(QMainWindow):
         )
 
     def _first_size(self) -> QSize:
-        """Returns FIRST_SIZE, or less if the screen minus the window's frame is smaller, but at least SMALLEST."""
+        """Returns FIRST_SIZE, reduced if necessary to fit the screen together with FRAME, but at least SMALLEST."""
         return FIRST_SIZE.boundedTo(QGuiApplication.primaryScreen().availableSize() - FRAME).expandedTo(SMALLEST)
 
     def add_page(self, key: str, title: str, icon_name: str, make: Callable[[], QWidget]) -> None:
@@ -142,7 +143,7 @@ class MainWindow(QMainWindow):
                 page.setAccessibleName(place.title)
             if page.focusPolicy() == Qt.FocusPolicy.NoFocus:
                 page.setFocusPolicy(Qt.FocusPolicy.ClickFocus)
-            # The frame gets the actions, too, so that their shortcuts also work while the page's bar has the focus.
+            # The actions are also added to the frame, so that their shortcuts work while the page's bar has the focus.
             place.frame.addActions(as_page(page).page_actions())
             changed = getattr(page, "status_changed", None)
             if changed is not None:
@@ -155,7 +156,7 @@ class MainWindow(QMainWindow):
         return key in self._places and self._places[key].frame.page is not None
 
     def show_page(self, key: str) -> QWidget:
-        """Shows a page, for shortcuts, the navigation rail and links between pages."""
+        """Shows a page. Called by shortcuts, the navigation rail and links between pages."""
         page = self.page(key)
         another = key != self._current
         self._current = key
@@ -272,7 +273,7 @@ class MainWindow(QMainWindow):
 
 
 def _file_of(event: QDropEvent) -> Path | None:
-    """Returns the path of the dragged file if it is the only one and its suffix is supported, else None."""
+    """Returns the path of the dragged file. Returns None if there are several files or the suffix is not supported."""
     urls = event.mimeData().urls()
     if len(urls) == 1 and urls[0].isLocalFile():
         path = Path(urls[0].toLocalFile())
@@ -282,7 +283,7 @@ def _file_of(event: QDropEvent) -> Path | None:
 
 
 class PageFrame(QWidget):
-    """Container of a page. It stays empty until the page is created."""
+    """Container of a page, which stays empty until the page is created."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -344,5 +345,5 @@ class Page(Protocol):
 
 
 def as_page(widget: QWidget) -> Page:
-    """Casts a widget to Page, because Python has no intersection types."""
+    """Returns a widget as a Page. A cast is needed, because Python has no intersection types."""
     return cast("Page", widget)

@@ -1,4 +1,4 @@
-"""The navigation rail: one button per page, and at its end the buttons for the settings and the menu."""
+"""The navigation rail, with a button for each page and, at the end, the buttons for the settings and the menu."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torchyard_gui.widgets.layouts import vbox
 
 
 class NavigationRail(QFrame):
-    """Rail that emits the index of the page that the user chooses. The window then shows the page."""
+    """Rail that emits `chosen` with the index of the page that the user has chosen. The window then shows the page."""
 
     chosen = Signal(int)
     menu_wanted = Signal(QPoint)
@@ -35,7 +35,7 @@ class NavigationRail(QFrame):
         self._layout.addWidget(self.menu_button)
 
     def add_page(self, title: str, icon_name: str) -> None:
-        """Adds a button after the existing ones."""
+        """Adds the button of a page after the existing buttons."""
         number = len(self._group.buttons())
         button = self._button(title, icon_name, 54)
         button.setCheckable(True)

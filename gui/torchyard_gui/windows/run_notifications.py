@@ -1,5 +1,5 @@
-"""Notifies the user about runs on any page: with a message, which is also announced to screen readers, and with an
-alert in the task bar.
+"""Notifies the user about runs, whichever page is visible: with a message, which is also announced to screen readers,
+and with an alert in the task bar.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torchyard_gui.windows.main_window import MainWindow
 
 
 class RunNotifications(QObject):
-    """Reports changes in the states of runs. A run that was never known to be live causes no message."""
+    """Reports changes in the states of runs. Runs that were never known to be live cause no messages."""
 
     def __init__(
         self,
@@ -30,7 +30,7 @@ class RunNotifications(QObject):
 
         Args:
             shown: Returns the ID of the visible run, or "" if none is visible.
-            is_reported: Returns whether the end of a run is reported elsewhere.
+            is_reported: Returns whether another part of the window reports the end of a run.
         """
         super().__init__(window)
         self._model = model
@@ -42,7 +42,9 @@ class RunNotifications(QObject):
         self._states = {run.run_id: run.state for run in model.runs}
 
     def refresh(self) -> None:
-        """Reports what has changed since the last call. States from hosts other than the primary's are ignored."""
+        """Reports changes since the last call. States that were reported by hosts other than the primary's host are
+        ignored.
+        """
         sure = [run for run in self._model.runs if not run.reported_by]
         before, self._states = self._states, self._states | {run.run_id: run.state for run in sure}
         for run in sure:

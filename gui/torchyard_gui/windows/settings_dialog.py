@@ -28,7 +28,7 @@ WIDTH = 620
 
 
 def _at_left(choice: Segmented) -> QWidget:
-    """Returns a widget with a choice field at its left. The choice keeps its natural width."""
+    """Returns a widget with a choice field on the left. The field keeps its natural width."""
     made = QWidget()
     hbox(choice, None, parent=made, margins=FLUSH)
     return made
@@ -75,11 +75,13 @@ class _SettingRow(QWidget):
 
     @property
     def has_draft(self) -> bool:
-        """Whether the text differs from the setting."""
+        """Whether the text in the field differs from the saved value."""
         return self.text is not None and self.value != self._saved
 
     def show_value(self, value: str, *, enabled: bool) -> None:
-        """Shows the value in the file; "" shows the default. Text that the user is editing is kept."""
+        """Shows the value from the settings file, where "" stands for the default. Text that the user is editing is
+        kept.
+        """
         had_draft = self.has_draft
         self._saved = value
         if self.choice is not None:
@@ -93,7 +95,7 @@ class _SettingRow(QWidget):
         self.reset.setEnabled(enabled and bool(value))
 
     def restore(self) -> None:
-        """Discards the user's edit of the text, and shows the setting again."""
+        """Discards the text that the user has entered, and shows the saved value again."""
         if self.text is not None:
             self.text.setText(self._saved)
             self._check()
@@ -117,14 +119,14 @@ def _reset_button(name: str) -> QToolButton:
 
 
 def _beside(row: QWidget, reset: QWidget, parent: QWidget | None = None) -> QHBoxLayout:
-    """Returns a layout of a row and its reset button, which is level with the field."""
+    """Returns a layout of a row and its reset button. The button is level with the field of the row."""
     box = hbox((row, 1), reset, parent=parent, margins=FLUSH, spacing=6)
     box.setAlignment(reset, Qt.AlignmentFlag.AlignTop)
     return box
 
 
 class SettingsDialog(QDialog):
-    """Dialog that shows the settings file, including changes by other programs."""
+    """Dialog that edits the settings file. It also shows changes that other programs make to the file."""
 
     calendar_wanted = Signal()
     """Emitted when the user wants to open the dialog to join or leave a team's calendar."""
@@ -212,8 +214,8 @@ class SettingsDialog(QDialog):
     def reject(self) -> None:
         """Closes the dialog.
 
-        If a field has an invalid value, the dialog stays open instead. The field's last valid value is restored, and a
-        notice names the setting.
+        If fields have invalid values, the dialog restores the saved values of these fields, names the settings in a
+        notice, and stays open.
         """
         invalid = [row for row in self.rows.values() if row.row.problem]
         for row in invalid:
@@ -252,7 +254,7 @@ class SettingsDialog(QDialog):
         self._attempt(self.model.undo)
 
     def _attempt(self, deed: Callable[[], object]) -> None:
-        """Makes a change, and shows either its result or its error."""
+        """Makes a change, and shows the result or, if the change fails, the error."""
         try:
             deed()
         except TorchyardError as error:

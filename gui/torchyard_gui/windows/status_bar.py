@@ -13,7 +13,7 @@ from torchyard_gui.widgets.layouts import hbox, remove_widgets
 from torchyard_gui.widgets.text_labels import label
 
 StatusText = str | tuple[str, str]
-"""An entry: its text, or a state, whose mark is shown before the text, and the text."""
+"""An entry of the status bar: its text, or a state and a text. The state is shown as a mark before the text."""
 
 
 class StatusBar(QFrame):
@@ -34,7 +34,7 @@ class StatusBar(QFrame):
         return [entry if isinstance(entry, str) else entry[1] for entry in self._entries]
 
     def say(self, texts: Iterable[StatusText], right: str = "") -> None:
-        """Replaces the entries and the text at the right. The widgets of unchanged entries are kept."""
+        """Replaces the entries and the text at the right. If the entries have not changed, their widgets are kept."""
         wanted = [entry for entry in texts if entry and (isinstance(entry, str) or entry[1])]
         self._right.setText(right)
         if wanted == self._entries:

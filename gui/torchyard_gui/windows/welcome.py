@@ -12,12 +12,12 @@ import torchyard_core
 from torchyard_core.topology.document.topology_document import TopologyDocument
 
 BELOW_MIDDLE = 52
-"""Distance in pixels between the text of the empty canvas and the button below it."""
+"""Distance in pixels from the middle of the canvas to the top of the button, which is below the text of the canvas."""
 
 
 class OpenExampleButton(QPushButton):
-    """Button below the text of an empty canvas. It is visible while a new document is unchanged, if the installation
-    contains an example.
+    """Button below the text of an empty canvas. It is visible while the document is new and unchanged, if the
+    installation contains an example.
     """
 
     def __init__(self, canvas: QWidget, document: TopologyDocument, action: QAction) -> None:
@@ -40,7 +40,7 @@ class OpenExampleButton(QPushButton):
     def _follow(self) -> None:
         new = self._document.path is None and not self._document.is_modified
         if self.hasFocus() and not new:
-            # By default, Qt would focus the next widget, which is a button of the navigation rail.
+            # When the button is hidden, Qt would focus the next widget, which is a button of the navigation rail.
             self._canvas.setFocus(Qt.FocusReason.OtherFocusReason)
         self.setVisible(new and self._action.isVisible())
         self._place()

@@ -25,7 +25,7 @@ class WindowActions(QObject):
     example_wanted = Signal()
     page_wanted = Signal(str)
     pane_wanted = Signal(bool)
-    """Emitted with True if the previous pane is requested, and with False if the next one is."""
+    """Emitted with True to request the previous pane, and with False to request the next pane."""
     palette_wanted = Signal()
     menu_wanted = Signal()
     mode_changed = Signal(str)
@@ -37,7 +37,7 @@ class WindowActions(QObject):
         self._actions: list[QAction] = []
         self.open_example = self._make("file", self.tr("Open the example"), "file", self.example_wanted.emit)
         self.open_example.setToolTip(self.tr("Open a small topology that trains on this computer"))
-        # Qt defines a standard shortcut for quitting only for a few desktop environments.
+        # On some desktop environments, Qt has no standard shortcut for quitting.
         self.quit = self._make("file", self.tr("Quit"), "", window.close, "Ctrl+Q")
         self.quit.setMenuRole(QAction.MenuRole.QuitRole)
         self.settings = self._make("edit", self.tr("Settings …"), "gear", self.settings_wanted.emit, "Ctrl+,")
@@ -101,7 +101,7 @@ class WindowActions(QObject):
         group.triggered.connect(self._set_mode)
 
     def choose_mode(self, mode: str) -> None:
-        """Sets the theme, with the same effect as its menu entry."""
+        """Sets the theme by triggering its menu entry, which also emits `mode_changed`."""
         next(action for action in self._modes.actions() if action.data() == mode).trigger()
 
     def _set_mode(self, action: QAction) -> None:

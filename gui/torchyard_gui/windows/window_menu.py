@@ -1,5 +1,5 @@
-"""The menus File, Edit, View, Run and Help. Whenever they open, they are filled with the actions of the window and the
-page.
+"""The menus File, Edit, View, Run and Help. When they open, they are filled with the actions of the window and of the
+current page.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Actions = Callable[[], Iterable[QAction]]
 class WindowMenu(QMenu):
     """Popup with five submenus.
 
-    It is not attached to the window, because that would keep the shortcuts of hidden pages active.
+    The popup is not attached to the window, because its actions would then keep the shortcuts of hidden pages active.
     """
 
     def __init__(self, page_actions: Actions, window_actions: Actions, parent: QWidget) -> None:
@@ -43,7 +43,7 @@ class WindowMenu(QMenu):
         return {name: self.addMenu(TITLES[name]) for name in NAMES}
 
     def popup_at(self, place: QPoint) -> None:
-        """Opens the menu to the right of a point and mostly above it."""
+        """Opens the menu to the right of a point. Most of the menu is above the point."""
         self.fill()
         self.popup(QPoint(place.x(), place.y() - self.sizeHint().height() + 44))
 
@@ -61,7 +61,7 @@ class WindowMenu(QMenu):
 
 
 def _put(menu: QMenu, actions: Iterable[QAction]) -> None:
-    """Adds actions in order. Actions of a submenu are added at the position of its first action."""
+    """Adds actions in order. A submenu is added at the position of its first action."""
     within: dict[str, QMenu] = {}
     for action in actions:
         title = action.property(SUBMENU)

@@ -1,4 +1,4 @@
-"""The session of a window. It is saved at every change, so that the next window can restore the contents even after a
+"""The session of a window. The session is saved at every change, so that the next window can restore it even after a
 crash.
 """
 
@@ -16,13 +16,13 @@ from torchyard_core.atomic_write import replace_content
 SETTLE_MS = 200
 """Delay in milliseconds after a change, so that a burst of changes causes one write."""
 ALIVE_EVERY_MS = 30_000
-"""Interval in milliseconds at which the state and the current time are written even if nothing has changed."""
+"""Interval in milliseconds at which the state is written with the current time even if nothing has changed."""
 PRIVATE = 0o600
 
 
 @dataclass(frozen=True)
 class SessionState:
-    """What a window shows, and the states of runs and hosts at the time `seen_at`, in seconds since 1970."""
+    """The contents of a window, and the states of runs and hosts at the time `seen_at`, in seconds since 1970."""
 
     page: str
     file: Path | None
@@ -86,14 +86,14 @@ class WindowSession(QObject):
             self._soon.start()
 
     def write(self) -> None:
-        """Writes the state. If this fails, only the session cannot be restored."""
+        """Writes the state. If writing fails, the only consequence is that the session cannot be restored."""
         try:
             replace_content(self._file, self._current().to_text(), PRIVATE)
         except OSError:
             return
 
     def close(self) -> None:
-        """Writes the last state and releases the session for another window."""
+        """Writes the last state, and releases the session so that another window can use it."""
         self._soon.stop()
         if self._alive.isActive():
             self._alive.stop()

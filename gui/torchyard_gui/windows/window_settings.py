@@ -14,7 +14,7 @@ RECENT = 10
 
 
 class WindowSettings:
-    """Settings that the next window uses again. A value that cannot be read is treated as missing."""
+    """Settings that are kept for the next window. A value that cannot be read is treated as missing."""
 
     def __init__(self, file: Path) -> None:
         self._settings = QSettings(str(file), QSettings.Format.IniFormat)

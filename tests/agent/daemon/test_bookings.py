@@ -37,7 +37,7 @@ _DAEMON = """
 import asyncio, os, sys
 sys.path.insert(0, sys.argv[1])
 from torchyard_agent import unix_socket_rpc
-from torchyard_agent.daemon.server import serve_until_retired
+from torchyard_agent.daemon.lifecycle import serve_until_retired
 listener = unix_socket_rpc.bind("\\0" + sys.argv[3])
 hello = {"node": "gpu-a", "sha256": "0" * 64, "version": "1", "protocol": 1}
 print("ready", flush=True)

@@ -180,10 +180,13 @@ def test_members_end_when_the_primary_is_lost(run_scenario: RunScenario) -> None
             replica(
                 "worker-0",
                 "gpu-b",
-                shell("trap 'test -e $TORCHYARD_STOP && touch stopped; touch asked' TERM; while :; do sleep 0.1; done"),
+                shell(
+                    "trap 'test -e $TORCHYARD_STOP && touch stopped; touch asked' TERM; touch ready; "
+                    "while :; do sleep 0.1; done"
+                ),
             ),
         )
-        await eventually(lambda: "running" in b.states())
+        await eventually((b.run_dir / "work" / "ready").exists)
         a.process.kill()
         assert await b.exit_code() == 0
         assert (b.run_dir / "work" / "asked").exists()

@@ -25,6 +25,13 @@ echo $$ > {folder}/srun-$SLURM_JOB_ID.pid
 while case $1 in /*) false;; *) true;; esac; do shift; done
 SLURMD_NODENAME=n1 SLURM_LAUNCH_NODE_IPADDR=127.0.0.1 exec "$@" 2>> {folder}/keeper.log
 """
+SRUN_WHICH_LOSES_ITS_NODE = """#!/bin/sh
+while case $1 in /*) false;; *) true;; esac; do shift; done
+SLURMD_NODENAME=n1 SLURM_LAUNCH_NODE_IPADDR=127.0.0.1 "$@" 2>> {folder}/keeper.log &
+echo $! > {folder}/srun-$SLURM_JOB_ID.pid
+until [ -e {folder}/lost ]; do sleep 0.05; done
+"""
+"""Ends with 0 as soon as the file `lost` exists, whatever the keeper does."""
 SCONTROL = """#!/bin/sh
 case "$*" in
 *hostnames*) echo n1 n2;;
@@ -38,6 +45,8 @@ echo "$@" >> {folder}/cancelled
 """
 RUNNING = "JobState=RUNNING Reason=None Restarts=0 Requeue=1 PreemptTime=None EndTime={end}"
 REQUEUED = "JobState=COMPLETING Reason=None Restarts=1 Requeue=1 PreemptTime=None EndTime={end}"
+IN_THE_QUEUE = "JobState=PENDING Reason=BeginTime Restarts=1 Requeue=1 PreemptTime=None EndTime=Unknown"
+NODE_FAILURE = "error: *** JOB 7 ON n1 CANCELLED AT 2026-11-28T20:31:44 DUE TO NODE FAILURE, SEE SLURMCTLD LOG ***\n"
 SAVES = """
 import os, pathlib, signal, time
 asked = []
@@ -56,7 +65,7 @@ while not end.exists():
 
 WORKS = """
 import os, pathlib, time
-print("started", os.environ["TORCHYARD_GENERATION"], os.environ.get("WHERE"), flush=True)
+print("started", os.environ["TORCHYARD_GENERATION"], os.environ.get("WHERE"), os.getpid(), flush=True)
 end = pathlib.Path(os.environ["HOME"], "end")
 while not end.exists():
     time.sleep(0.02)
@@ -223,6 +232,56 @@ def test_a_job_that_slurm_ends_saves_within_kill_wait_and_not_longer(job: Job) -
     assert [event["cause"] for event in events if event["event"] == "interrupted"] == ["REQUEUED"]
 
 
+def test_a_node_that_is_set_down_interrupts_the_run_although_srun_ends_before_the_keeper_is_signalled(
+    job: Job,
+) -> None:
+    (job.folder / "bin" / "srun").write_text(SRUN_WHICH_LOSES_ITS_NODE.format(folder=job.folder))
+    batch = job.begin()
+    job.wait(lambda: "ready" in job.output())
+    job.show(IN_THE_QUEUE, 0.0)
+    with (job.job_dir / "batch.log").open("a") as log:
+        log.write(NODE_FAILURE)
+    (job.folder / "lost").touch()
+    time.sleep(0.3)  # Slurm tells srun first.
+    os.kill(job.keeper(), signal.SIGTERM)
+    job.wait(job.graces)
+    (job.folder / "saved").touch()
+    job.wait(lambda: any(event["event"] == "interrupted" for event in job.journal()))
+    job.wait(lambda: "the job is" in job.log())
+    assert [event["cause"] for event in job.journal() if event["event"] == "interrupted"] == ["NODE_FAIL"]
+    assert job.run_states()[-1] == "waiting"
+    assert not any(event["event"] == "run_ended" for event in job.journal())
+    assert not (job.folder / "requeued").exists(), "the job may already run again, which a requeue would interrupt"
+    job.wait(lambda: batch.poll() is not None)  # Otherwise, the job could not start again on this node.
+
+
+@pytest.mark.parametrize(("shown", "ends"), [(IN_THE_QUEUE, False), (RUNNING, True)])
+def test_keepers_that_end_without_a_report_end_the_run_unless_slurm_has_taken_its_nodes(
+    job: Job, shown: str, ends: bool
+) -> None:
+    job.begin()
+    job.wait(lambda: "ready" in job.output())
+    job.show(shown, 3600.0)
+    os.kill(job.keeper(), signal.SIGKILL)
+    job.wait(lambda: job.run_states()[-1] == ("failed" if ends else "waiting"))
+    assert [event["event"] for event in job.journal()].count("interrupted") == (not ends)
+
+
+def test_a_run_that_is_stopped_while_it_saves_for_slurm_is_not_continued(job: Job) -> None:
+    batch = job.begin()
+    job.wait(lambda: "ready" in job.output())
+    job.show(REQUEUED, 0.0)
+    batch.send_signal(signal.SIGTERM)
+    job.wait(lambda: job.run_states()[-1] == "stopping")
+    batch.send_signal(signal.SIGUSR2)
+    job.wait(lambda: "'op': 'stop'" in job.log())
+    (job.folder / "saved").touch()
+    assert batch.wait(60) == 0
+    assert job.run_states()[-1] == "stopped"
+    assert job.begin(restart=1).wait(60) == 0
+    assert job.journal()[-1]["event"] == "run_ended"
+
+
 @pytest.mark.parametrize(("left_s", "least", "most"), [(12.0, 7.0, 10.0), (600.0, 30.0, 30.0)])
 def test_a_keeper_that_alone_is_signalled_saves_until_the_end_of_the_grace_time(
     job: Job, left_s: float, least: float, most: float
@@ -270,6 +329,41 @@ def test_a_job_that_is_taken_before_its_run_has_begun_keeps_the_runs_folder_and_
     job.wait_for_requeue()
     assert checkpoint.is_dir()
     assert not any(event["event"] == "run_ended" for event in job.journal())
+
+
+def test_a_stop_whose_signal_reached_no_keeper_ends_the_run_at_the_next_start(job: Job) -> None:
+    (job.job_dir / "stop.json").write_text(json.dumps({"reason": "stopped by kim"}))
+    assert job.begin(restart=1).wait(60) == 0
+    assert (job.journal()[-1]["state"], job.journal()[-1]["reason"]) == ("stopped", "stopped by kim")
+    assert job.output() == []
+
+
+@pytest.fixture
+def plain(tmp_path: Path) -> Iterator[Job]:
+    """A job whose program ends at once at SIGTERM."""
+    made = Job(tmp_path, WORKS)
+    yield made
+    made.close()
+
+
+def test_a_plain_program_that_ends_at_slurm_s_signal_before_its_keeper_gets_it_is_requeued(plain: Job) -> None:
+    batch = plain.begin()
+    plain.wait(plain.output)
+    plain.show(REQUEUED, 0.0)
+    os.kill(int(plain.output()[0].split()[-1]), signal.SIGTERM)
+    time.sleep(0.3)  # Slurm signals the processes of a step one after another.
+    os.kill(plain.keeper(), signal.SIGTERM)
+    batch.send_signal(signal.SIGTERM)
+    plain.wait_for_requeue()
+    assert [event["cause"] for event in plain.journal() if event["event"] == "interrupted"] == ["REQUEUED"]
+    assert not any(event["event"] == "run_ended" for event in plain.journal())
+
+
+def test_a_program_that_is_ended_by_another_sigterm_has_failed(plain: Job) -> None:
+    plain.begin()
+    plain.wait(plain.output)
+    os.kill(int(plain.output()[0].split()[-1]), signal.SIGTERM)
+    plain.wait(lambda: plain.run_states()[-1:] == ["failed"])
 
 
 def end(groups: Job, batch: subprocess.Popen[bytes], group: int, *, restarts: int) -> None:

@@ -15,9 +15,10 @@ from torchyard_agent.protocol.jsonrpc import RpcError
 from torchyard_agent.protocol.run_states import RunState
 from torchyard_agent.slurm import job_folder
 from torchyard_agent.slurm.cluster_runs import ClusterRuns
-from torchyard_agent.slurm.job_queue import JobQueue
+from torchyard_agent.slurm.job_queue import Job, JobQueue
 
 RUN = "20260101-000000-aaaa"
+NODES = {"hpc.1": "n7", "hpc.2": "n9"}
 REPLICAS = [{"name": "worker-0", "host": "hpc.1"}, {"name": "worker-1", "host": "hpc.2"}]
 
 
@@ -110,6 +111,57 @@ def test_a_waiting_job_that_is_cancelled_in_slurm_stops_its_run(queue: Queue) ->
     ]
     assert not (queue.run_dir / "job" / "secrets.json").exists()
     assert queue.ask("hpc.2", "logs.read", replica="worker-1", offset=0)["ended"]
+
+
+def test_the_expected_start_is_journaled_also_if_another_task_has_asked_slurm(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torchyard_agent.slurm.cluster_runs.WATCH_S", 0.01)
+    squeue = queue.folder / "bin" / "squeue"
+    squeue.write_text(squeue.read_text().replace("N/A||", "4102444800||"))
+    runs = queue.runs("hpc.1")
+
+    async def watch() -> None:
+        assert await runs.is_open(RUN), "a desktop follows the run"
+        watching = asyncio.get_running_loop().create_task(runs.watch_queue())
+        try:
+            while "2100-01-01T00:00:00Z" not in job_folder.view(str(queue.run_dir), RUN)["reason"]:
+                await asyncio.sleep(0.01)
+        finally:
+            watching.cancel()
+
+    asyncio.run(asyncio.wait_for(watch(), 20))  # Before Slurm is asked again.
+
+
+def test_a_run_has_nodes_while_it_does_not_wait(queue: Queue) -> None:
+    job_folder.write(str(queue.run_dir / "job"), "started.json", {"nodes": NODES, "job_id": "7", "restart": 0})
+    assert queue.ask("hpc.1", "run.show")["nodes"] == {}
+    job_folder.journal_state(str(queue.run_dir), RunState.RUNNING, "")
+    assert queue.ask("hpc.1", "run.show")["nodes"] == NODES
+
+
+def test_the_job_of_a_waiting_run_is_not_shown_as_running_by_an_older_answer_of_slurm(queue: Queue) -> None:
+    squeue = queue.folder / "bin" / "squeue"
+    squeue.write_text(squeue.read_text().replace("|PENDING|", "|RUNNING|").replace("grep -q PENDING", "grep -q ."))
+    assert [job["state"] for job in queue.ask("hpc.1", "run.show")["jobs"]] == [""]
+    job_folder.journal_state(str(queue.run_dir), RunState.RUNNING, "")
+    assert [job["state"] for job in queue.ask("hpc.1", "run.show")["jobs"]] == ["RUNNING"]
+
+
+@pytest.mark.parametrize(("cause", "is_hastened"), [("REQUEUED", True), ("NODE_FAIL", False)])
+def test_a_requeued_job_starts_at_once_while_a_desktop_is_connected_unless_a_node_was_lost(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch, cause: str, is_hastened: bool
+) -> None:
+    monkeypatch.setenv("PATH", f"{queue.folder / 'bin'}:/usr/bin:/bin")
+    scontrol = queue.folder / "bin" / "scontrol"
+    scontrol.write_text(f'#!/bin/sh\necho "$@" >> {queue.folder}/updates\n' + scontrol.read_text().split("\n", 1)[1])
+    job_folder.write(str(queue.run_dir / "job"), "started.json", {"nodes": NODES, "job_id": "7", "restart": 0})
+    job_folder.journal_interruption(str(queue.run_dir), RUN, "7", 0, cause)
+    runs = queue.runs("hpc.1")
+    job = Job("7", "PENDING", "BeginTime", None, "")
+    asyncio.run(runs._start_now(RUN, job))
+    updates = queue.folder / "updates"
+    assert (updates.exists() and "StartTime=now" in updates.read_text()) is is_hastened
 
 
 def test_a_job_that_failed_before_its_batch_program_began_is_no_stop(queue: Queue) -> None:

@@ -26,11 +26,12 @@ INTERRUPTED = {"event": "interrupted", "job": "7", "restart": 0, "cause": "PREEM
 
 def test_an_interruption_is_journaled_once_and_makes_the_run_wait(tmp_path: Path) -> None:
     for _ in range(2):
-        job_folder.journal_interruption(str(tmp_path), "r", "7", 0, "PREEMPTED")
+        job_folder.journal_interruption(str(tmp_path), "r", "7", 0, "PREEMPTED", {"worker-0": {"step": 76}})
     view = job_folder.view(str(tmp_path), "r")
     assert [(one["job"], one["restart"], one["cause"]) for one in view["interruptions"]] == [("7", 0, "PREEMPTED")]
     assert view["state"] == "waiting"
     assert view["reason"].startswith("PREEMPTED: ")
+    assert view["metrics"]["worker-0"]["step"] == 76, "the last step, which is not that of the last report"
 
 
 def test_the_last_stop_is_that_of_the_newest_run_that_saved_before_its_interruption(tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from torchyard_agent.protocol.jsonrpc import RpcError
-from torchyard_agent.slurm.job_queue import JobQueue, accounted_state
+from torchyard_agent.slurm import interruption
+from torchyard_agent.slurm.job_queue import Job, JobQueue, accounted_state, show
 
 SQUEUE = """#!/bin/sh
 echo "$@" >> {calls}
@@ -49,6 +50,30 @@ def test_all_sessions_share_one_call_with_all_runs(calls: Path, tmp_path: Path) 
         assert queue.job("20260101-000000-cccc") is None
     (call,) = calls.read_text().splitlines()
     assert "-O JobArrayID:|,Name:|" in call
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_a_sweep_of_which_a_trial_has_nodes_does_not_wait(tmp_path: Path, order: tuple[int, int]) -> None:
+    """A job has the name of the sweep until its trial begins."""
+    name = "torchyard-20260101-000000-aaaa"
+    rows = [["9_[3-6%2]", name, "PENDING", "JobArrayTaskLimit", "N/A", ""], ["9_1", name, "RUNNING", "None", "1", "n1"]]
+    queue = JobQueue(str(tmp_path))
+    queue._use(1.0, [rows[number] for number in order])
+    found = queue.job("20260101-000000-aaaa")
+    assert found is not None
+    assert found.job_id == "9_1"
+
+
+def test_a_job_that_is_shown_of_an_array_is_one_that_has_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scontrol = tmp_path / "scontrol"
+    waiting = "JobId=9 ArrayJobId=9 ArrayTaskId=3-6%2 JobState=PENDING Reason=JobArrayTaskLimit"
+    running = "JobId=10 ArrayJobId=9 ArrayTaskId=1 JobState=RUNNING Reason=None"
+    scontrol.write_text(f"#!/bin/sh\necho '{waiting}'\necho '{running}'\n")
+    scontrol.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    found = asyncio.run(show("9"))
+    assert found is not None
+    assert (found.job_id, found.state) == ("9_1", "RUNNING")
 
 
 def test_one_call_covers_the_jobs_of_all_users_while_a_calendar_is_wanted(
@@ -114,3 +139,14 @@ def test_accounting_knows_the_state_of_a_forgotten_job(
     program.write_text("#!/bin/sh\nexit 1\n" if printed is None else f"#!/bin/sh\ncat {tmp_path / 'printed'}\n")
     program.chmod(0o755)
     assert asyncio.run(accounted_state("4711")) == state
+
+
+def test_the_sentence_about_a_waiting_job_has_slurm_s_reason_as_words() -> None:
+    job = Job("7", "PENDING", "(ReqNodeNotAvail,_May_be_reserved_for_other_job)", None, "")
+    assert job.sentence == "job 7 waits in the queue: ReqNodeNotAvail, May be reserved for other job"
+
+
+@pytest.mark.parametrize(("state", "left_s"), [("RUNNING", 60.0), ("SIGNALING", 60.0), ("COMPLETING", 5.0)])
+def test_a_job_to_which_slurm_is_sending_a_signal_has_the_time_until_its_end(state: str, left_s: float) -> None:
+    job = Job("7", state, "None", 1000.0, "n1", end=1060.0)
+    assert interruption.time_left(job, 5.0, 1000.0) == left_s

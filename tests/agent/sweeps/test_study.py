@@ -46,7 +46,7 @@ def direct(trial: optuna.Trial) -> float:
 
 
 def asked_and_told(search: Any, file: Path) -> list[dict[str, Any]]:
-    study = open_study(search, str(file))
+    study = open_study(search, f"sqlite:///{file}")
     distributions = distributions_of(search)
     for _ in range(search["trials"]):
         trial = study.ask(distributions)
@@ -90,7 +90,7 @@ def test_a_seed_repeats_the_trials_of_the_other_samplers(kind: str, tmp_path: Pa
     search = message_of(text + f"sampler: {{kind: {kind}, seed: 3}}\n")
     drawn = []
     for name in ("one", "two"):
-        study = open_study(search, str(tmp_path / name))
+        study = open_study(search, f"sqlite:///{tmp_path / name}")
         for _ in range(5):
             trial = study.ask(distributions_of(search))
             study.tell(trial, known_function(**trial.params, c="a"))
@@ -104,7 +104,7 @@ def test_a_seed_repeats_the_trials_of_the_other_samplers(kind: str, tmp_path: Pa
 )
 def test_pruners_end_the_worse_trials_early(pruner: str, tmp_path: Path) -> None:
     search = message_of(PARAMETERS + f"pruner: {{kind: {pruner}}}\n")
-    study = open_study(search, str(tmp_path / "s.sqlite3"))
+    study = open_study(search, f"sqlite:///{tmp_path}/s.sqlite3")
     pruned = []
     for number in range(8):
         trial = study.ask(distributions_of(search))

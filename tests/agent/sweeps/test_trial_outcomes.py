@@ -21,7 +21,7 @@ def test_a_trial_that_ends_well_has_a_value_and_others_have_a_cause() -> None:
     assert decide(SUCCEEDED) == Outcome("complete", 0.5, "")
     lacking = {**SUCCEEDED, "metrics": {"worker-0": {"acc": 1.0, "step": 2}}}
     assert decide(lacking).cause == "the objective loss was never reported; reported were: acc, step"
-    assert decide({**SUCCEEDED, "metrics": {}}).cause.endswith("reported were: no metrics")
+    assert decide({**SUCCEEDED, "metrics": {}}).cause.endswith("; the program reported no metrics")
     infinite = {**SUCCEEDED, "metrics": {"worker-0": {"loss": None}}}
     assert decide(infinite).cause == "the objective loss was not a finite number at the end"
     failed = {**SUCCEEDED, "state": "failed", "reason": "worker-0 on a: exit code 1"}
@@ -44,6 +44,9 @@ def test_a_stopped_trial_was_pruned_interrupted_or_stopped_by_a_user() -> None:
         (["failed"], ["x"], "the only trial has failed: x"),
         (["failed"] * 3, ["x"] * 3, "all 3 trials have failed: x"),
         (["failed"] * 3, ["y", "x", "x"], "all 3 trials have failed, 2 of them because: x"),
+        (["failed"] * 3, ["GPU 0", "x", "GPU 1"], "all 3 trials have failed, 2 of them because: GPU 0"),
+        (["failed"] * 2, ["GPU 0 on n1", "GPU 1 on n2"], "all 2 trials have failed: GPU 0 on n1"),
+        (["failed"] * 3, ["x", "y", "z"], "all 3 trials have failed, for example because: x"),
         (["pruned", "failed"], ["x"], "no trial is complete: 1 failed, and the pruner ended 1: x"),
         (["pruned"], [], "no trial is complete: 0 failed, and the pruner ended 1"),
     ],

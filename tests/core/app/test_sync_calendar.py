@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.core.booking.sync.test_agent_exchange import OneHost
+from tests.core.booking.sync.test_agent_sync import OneHost
 from torchyard_agent.protocol.calendar import parse
 from torchyard_core.app.sync_calendar import CalendarSync, PeriodicSync, SyncCalendar
 from torchyard_core.booking.errors import Refused, StoreUnavailable

@@ -12,11 +12,11 @@ import pytest
 
 from tests.core.booking.test_launch_availability import HOSTS, ONE, planned
 from torchyard_core.booking.launch_booking import LaunchBooking
-from torchyard_core.booking.model import Booking, Draft, State
+from torchyard_core.booking.model import Booking, Draft, Slot, State
 from torchyard_core.booking.run_end import end_bookings
 from torchyard_core.booking.slots import slots_of
 from torchyard_core.booking.sync.cached_calendar import Calendar
-from torchyard_core.launch.calendar_port import BookingOptions
+from torchyard_core.launch.calendar_interface import BookingOptions
 from torchyard_core.launch.runs.history import History, RunRecord
 
 HALF_AN_HOUR = timedelta(minutes=30)
@@ -100,3 +100,26 @@ def test_a_booking_is_in_use_from_its_launch_on(calendar: Calendar) -> None:
     launch(calendar, "run-c")
     # The booking is marked as used before an agent can observe a process.
     assert calendar.store().booking(booking.id).state is State.ACTIVE
+
+
+def test_a_launch_on_nodes_sees_its_user_s_running_and_coming_bookings_of_them(calendar: Calendar) -> None:
+    store = calendar.store()
+    store.remember_slots([Slot(f"slurm:{name}", name.partition("/")[0], 0) for name in ("hpc/n1", "hpc/n2", "far/n1")])
+    now, hour = store.now(), timedelta(hours=1)
+    later = store.book(Draft("later", ("slurm:hpc/n1",), now + 2 * hour, now + 3 * hour, "UTC"))
+    running = store.book(Draft("now", ("slurm:hpc/n2",), now, now + hour, "UTC"))
+    store.book(Draft("elsewhere", ("slurm:far/n1",), now, now + hour, "UTC"))
+    store.book(Draft("theirs", ("slurm:hpc/n1",), now, now + hour, "UTC", owner="lee"))
+    launching = LaunchBooking(calendar, "UTC", BookingOptions())
+    found = launching.node_bookings("slurm:hpc/")
+    assert [(one.id, one.title) for one in found] == [(running.id, "now"), (later.id, "later")]
+    launching.use_nodes(found[0])
+    launching.begun()
+    assert store.booking(running.id).state is State.ACTIVE
+    assert store.booking(running.id).run_id is None
+
+
+def test_a_launch_on_nodes_makes_no_calendar(tmp_path: Path) -> None:
+    made = Calendar(f"sqlite:///{tmp_path / 'none.sqlite3'}", "kim", tmp_path / "kept.json")
+    assert LaunchBooking(made, "UTC", BookingOptions()).node_bookings("slurm:hpc/") == ()
+    assert not (tmp_path / "none.sqlite3").exists()

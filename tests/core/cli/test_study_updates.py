@@ -17,7 +17,7 @@ from torchyard_core.booking import store
 from torchyard_core.cli.study_updates import StudyUpdates
 from torchyard_core.errors import Unreachable
 from torchyard_core.home import Home
-from torchyard_core.launch.runs.sweep_results import STUDY, TABLE
+from torchyard_core.launch.runs.sweep_copies import STUDY, TABLE
 
 CONTENT = b"the study"
 
@@ -62,7 +62,7 @@ def followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Followed:
 
 def test_the_table_and_the_study_of_an_ended_sweep_are_fetched_once(followed: Followed) -> None:
     with followed.updates.following(followed.started):
-        table = followed.updates.read_last(followed.started)
+        table = followed.updates.read_last(followed.started, "succeeded")
     assert table is not None
     assert len(table.trials) == len(ROWS)
     assert followed.primary.reads == {TABLE: 1, STUDY: 1}
@@ -80,6 +80,6 @@ def test_a_table_that_could_not_be_read_at_the_end_is_fetched_again_for_the_data
     with followed.updates.following(followed.started):
         followed.primary.answers = False
         with pytest.raises(Unreachable):
-            followed.updates.read_last(followed.started)
+            followed.updates.read_last(followed.started, "succeeded")
         followed.primary.answers = True
     assert followed.shared == [CONTENT]

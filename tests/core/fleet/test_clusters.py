@@ -9,9 +9,9 @@ import pytest
 from torchyard_core.engines.registry import engine_of, on_place, open_fleet, use_inventory
 from torchyard_core.engines.slurm.engine import SlurmEngine
 from torchyard_core.engines.ssh import SshEngine
-from torchyard_core.errors import UsageError
-from torchyard_core.fleet.cluster import cluster_named_by
-from torchyard_core.fleet.inventory import Host, add_host, read_fleet
+from torchyard_core.errors import TorchyardError, UsageError
+from torchyard_core.fleet.cluster import Cluster, Login, cluster_named_by
+from torchyard_core.fleet.inventory import Host, add_cluster, add_host, change_cluster, read_fleet, remove_cluster
 from torchyard_core.topology.file import topology_from_text
 from torchyard_core.topology.model import Topology
 
@@ -49,6 +49,44 @@ def test_a_cluster_is_read_and_kept_when_a_host_is_added(file: Path) -> None:
     assert cluster.owns("hpc.12")
     assert not cluster.owns("hpc.x")
     assert add_host(file, Host(name="gpu-b")).clusters == (cluster,)
+
+
+def test_a_cluster_is_added_and_changed_in_place(file: Path) -> None:
+    (hpc,) = read_fleet(file).clusters
+    new = Cluster(name="big", kind="slurm", login=Login(local=True), setup=("ulimit -n 4096",))
+    assert add_cluster(file, new).clusters == (hpc, new)
+    assert file.read_text().startswith(FLEET)
+    login = hpc.login.model_copy(update={"user": None, "port": 2222})
+    after = hpc.model_copy(update={"login": login, "partition": None, "qos": "long"})
+    assert change_cluster(file, hpc, after).clusters == (after, new)
+    assert '    setup: ["module load python/3.11"]\n' in file.read_text()
+    with pytest.raises(UsageError, match="was changed meanwhile"):
+        change_cluster(file, hpc, after)
+    before = file.read_text()
+    for name, match in (("gpu-a", "is defined twice"), ("hpc", "is defined twice")):
+        with pytest.raises(TorchyardError, match=match):
+            add_cluster(file, Cluster(name=name, kind="slurm"))
+    assert file.read_text() == before
+
+
+def test_a_cluster_is_added_to_a_file_without_clusters(tmp_path: Path) -> None:
+    file = tmp_path / "fleet.yaml"
+    file.write_text("version: 1\nhosts:\n  - {name: gpu-a}\n# The end.\n")
+    add_cluster(file, Cluster(name="hpc", kind="slurm"))
+    assert file.read_text() == (
+        "version: 1\nhosts:\n  - {name: gpu-a}\n# The end.\nclusters:\n  - name: hpc\n    kind: slurm\n"
+    )
+
+
+def test_a_cluster_is_removed_with_its_own_lines_alone(file: Path) -> None:
+    second = "  - {name: old, kind: slurm}  # to be switched off\n# The end.\n"
+    file.write_text(FLEET + second)
+    assert [cluster.name for cluster in remove_cluster(file, "hpc").clusters] == ["old"]
+    assert file.read_text() == FLEET[: FLEET.index("  - name: hpc")] + second
+    assert remove_cluster(file, "old").hosts == read_fleet(file).hosts != ()
+    assert file.read_text() == FLEET[: FLEET.index("\n  - name: hpc")] + " []\n# The end.\n"
+    with pytest.raises(UsageError, match="the fleet has no cluster `hpc`"):
+        remove_cluster(file, "hpc")
 
 
 @pytest.mark.parametrize(

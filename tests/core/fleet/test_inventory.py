@@ -208,6 +208,14 @@ def test_a_taken_name_is_refused_and_nothing_is_written(fleet: Path) -> None:
     assert fleet.read_text() == EVERY_KEY
 
 
+def test_the_name_of_a_cluster_is_refused_for_a_host_and_nothing_is_written(fleet: Path) -> None:
+    text = "version: 1\nclusters:\n  - {name: hpc, kind: slurm, login: {address: login.example}}\n"
+    written(fleet, text)
+    with pytest.raises(UsageError, match="has a cluster `hpc` already"):
+        add_host(fleet, Host(name="hpc"))
+    assert fleet.read_text() == text
+
+
 def test_a_host_that_is_not_there_cannot_be_removed(fleet: Path) -> None:
     written(fleet, EVERY_KEY)
     with pytest.raises(UsageError, match="did you mean `gpu-a`"):

@@ -116,7 +116,7 @@ def test_placeholders_that_are_not_filled_in_get_a_remark(name: str, form: str |
     assert ("not filled in" in there) is (unfilled is not None)
 
 
-def test_a_torchx_file_parses_whatever_the_design_is_called() -> None:
+def test_a_torchx_file_parses_whatever_the_topology_is_called() -> None:
     for called in ("class", 'a"""b', "x\\"):
         text = DESIGN.replace(f"name: {LONG}\npools", f"name: '{called}'\npools")
         compile(written("torchx", text=text).text, "component.py", "exec")

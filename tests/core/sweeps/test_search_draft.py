@@ -122,7 +122,7 @@ def test_a_value_of_the_wrong_type_hides_no_other_problem() -> None:
     found = problems(draft)
     fields = {("parameters", 0, "low"), ("parameters", 1, "low"), ("trials",), ("metric",), ("sampler", "seed")}
     assert set(found) == fields
-    assert found["trials",] == "trials must be a whole number, not 'many'"
+    assert found["trials",] == "trials must be a whole number from 1 to 100000, not 'many'"
     assert found["parameters", 1, "low"] == "low must be a number, not 'a'"
 
 

@@ -69,7 +69,8 @@ def test_a_block_that_the_file_does_not_have_can_be_set_into() -> None:
     [
         ("pools.wrokers.replicas=2", "there is no pool `wrokers`; did you mean `workers`?"),
         ("pools.9.replicas=2", "there is no pool `9`; there are 4"),
-        ("pools.workers.replcas=2", "there is no `replcas` in `pools.1`; did you mean `replicas`?"),
+        ("pools.workers.replcas=2", "there is no `replcas` in `pools.workers`; did you mean `replicas`?"),
+        ("pools.0.gpuz=2", "there is no `gpuz` in `pools.0`; did you mean `gpus`?"),
         ("pool.workers.replicas=2", "there is no `pool`; did you mean `pools`?"),
         ("pools.workers=2", "name what to change in the pool."),
         ("pools=2", "name what to change in the pool."),

@@ -11,7 +11,8 @@ import pytest
 
 from torchyard_core.errors import FileProblem
 from torchyard_core.topology.file import TopologyFile, read_topology, topology_from_text
-from torchyard_core.yaml_io.yaml_file import MAX_BYTES, parse_document, read_text
+from torchyard_core.yaml_io.document import parse_document
+from torchyard_core.yaml_io.file_reader import MAX_BYTES, read_text
 
 HEAD = "version: 1\nname: x\n"
 TAIL = "pools: [{name: w, role: worker, replicas: 1}]\nprogram: {script: a.py}\n"

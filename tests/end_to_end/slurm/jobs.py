@@ -14,6 +14,7 @@ from tests.lab import Desktop
 from tests.lab.commands import Commands
 from tests.lab.slurm import SlurmCluster
 from tests.waiting import wait_until
+from torchyard_agent.slurm import commands
 
 PROGRAMS = REPOSITORY / "tests" / "roles" / "programs"
 RUN_S = 150.0
@@ -28,6 +29,13 @@ while not end.exists():
 """A program that runs until the file `end` exists in its home."""
 COMMAND = {"launcher": "command", "script": None, "command": ["python3", "program.py"], "args": []}
 """The `program` of a topology that runs a program as a plain command."""
+
+
+def reservations(cluster: SlurmCluster) -> dict[str, dict[str, str]]:
+    """Returns the reservations in Slurm, by name."""
+    shown = cluster.run("env", "SLURM_TIME_FORMAT=%s", "scontrol", "-o", "show", "reservation").stdout
+    found = [commands.pairs(line) for line in shown.splitlines()]
+    return {one["ReservationName"]: one for one in found if "ReservationName" in one}
 
 
 class ClusterDesktop(Desktop):

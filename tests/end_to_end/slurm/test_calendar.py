@@ -30,9 +30,9 @@ def test_running_jobs_and_reservations_are_listed_with_their_ends(
         assert listed.returncode == 0, listed.stderr
         found = {one["title"]: one for one in json.loads(listed.stdout)}
         assert found[f"job {job} (train)"]["names"] == "hpc:n1, hpc:n2, hpc:n3"
-        assert found[f"job {job} (train)"]["owner"] == "root"
+        assert found[f"job {job} (train)"]["owner"] == "root on hpc"  # The login of the user, root here, is lee.
         assert found["reservation maint"]["names"] == "hpc:n1, hpc:n2"
-        assert found["reservation maint"]["owner"] == "lee"
+        assert found["reservation maint"]["owner"] == "root"
         assert _seconds(found["reservation maint"]["as_of"]) >= begun - 60
         assert "The jobs of hpc are those of " in listed.stderr
         minutes = {

@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from tests.end_to_end.slurm.conftest import DesktopFactory
-from tests.end_to_end.slurm.jobs import COMMAND, WAITS, ClusterDesktop
+from tests.end_to_end.slurm.jobs import COMMAND, WAITS, ClusterDesktop, reservations
 from tests.lab.slurm import SlurmCluster
-from torchyard_agent.slurm import commands
 from torchyard_core.booking.model import Booking, Draft
 from torchyard_core.booking.store import BookingStore, open_store
 from torchyard_core.engines.registry import mirror_reservations, open_fleet, read_node_slots
@@ -24,13 +23,6 @@ pytestmark = pytest.mark.lab
 
 FROM, TO = "2031-01-08 09:00", "2031-01-08 17:00"
 RULES = ("--set", "furthest_days=null", "--set", "longest_h=null")
-
-
-def reservations(cluster: SlurmCluster) -> dict[str, dict[str, str]]:
-    """Returns the reservations in Slurm, by name."""
-    shown = cluster.run("env", "SLURM_TIME_FORMAT=%s", "scontrol", "-o", "show", "reservation").stdout
-    found = [commands.pairs(line) for line in shown.splitlines()]
-    return {one["ReservationName"]: one for one in found if "ReservationName" in one}
 
 
 def book(desktop: ClusterDesktop, nodes: str, *options: str) -> dict[str, Any]:
@@ -91,20 +83,31 @@ def test_a_booking_of_nodes_and_its_reservation_follow_each_other(
     assert seconds(listed[made["id"]]["end"]) == seconds(listed[made["id"]]["start"]) + 3600
     cluster.run("scontrol", "delete", f"ReservationName={name}")
     assert bookings(operator)[made["id"]]["state"] == "cancelled"
+    history = json.loads(operator.torchyard("bookings", "history", made["id"], "--json").stdout)
+    assert [one["desktop"] == "slurm:hpc" for one in history] == [False, False, True, True]
     other = book(operator, "hpc:n1")
     assert operator.torchyard("bookings", "cancel", other["id"]).returncode == 0
     assert reservations(cluster) == {}
 
 
-def test_a_refused_reservation_books_nothing(operator: ClusterDesktop, cluster: SlurmCluster) -> None:
+def test_a_refused_reservation_books_and_changes_nothing(operator: ClusterDesktop, cluster: SlurmCluster) -> None:
     cluster.run(
         *("scontrol", "create", "reservation", "ReservationName=maint", "StartTime=2031-01-08T10:00:00"),
         *("Duration=120", "Nodes=n1", "Users=root"),
     )
     done = operator.torchyard("book", "hpc:n1", "--from", FROM, "--to", TO, "--zone", "UTC", "--json")
     assert done.returncode == 1
-    assert json.loads(done.stdout)["error"]["code"] == "not_reserved"
+    error = json.loads(done.stdout)["error"]
+    assert error["code"] == "not_reserved"
+    assert "(n1 is reserved as maint from " in error["message"]
     assert list(reservations(cluster)) == ["maint"]
+    other = book(operator, "hpc:n2")
+    moved = operator.torchyard("bookings", "change", other["id"], "--gpus", "hpc:n1", "--json")
+    assert moved.returncode == 1
+    assert "so nothing was changed" in json.loads(moved.stdout)["error"]["message"]
+    assert bookings(operator)[other["id"]]["names"] == "hpc:n2"
+    assert reservations(cluster)[f"torchyard_{other['id']}"]["Nodes"] == "n2"
+    assert operator.torchyard("bookings", "cancel", other["id"]).returncode == 0
     assert {one["state"] for one in bookings(operator).values() if not one["id"].startswith("slurm:")} == {"cancelled"}
 
 
@@ -132,12 +135,51 @@ def test_a_run_on_a_booking_runs_in_its_reservation(operator: ClusterDesktop, cl
     assert done.returncode == 0, done.stdout + done.stderr
     booking_id = json.loads(done.stdout)["id"]
     pool = [{"name": "workers", "role": "worker", "replicas": 1}]
-    run_id = operator.run(operator.write(WAITS, program=COMMAND, pools=pool), "--booking", booking_id)
-    operator.wait_for(run_id, "running")
-    nodes = json.loads((operator.run_dir(run_id) / "job" / "started.json").read_text())["nodes"]
-    assert nodes == {"hpc.1": "n2"}
+    file = operator.write(WAITS, program=COMMAND, pools=pool)
+    named, found = operator.run(file, "--booking", booking_id), operator.run(file)
+    for run_id in (named, found):  # A launch at the time of a booking uses it, whether it is named or not.
+        operator.wait_for(run_id, "running")
+        nodes = json.loads((operator.run_dir(run_id) / "job" / "started.json").read_text())["nodes"]
+        assert nodes == {"hpc.1": "n2"}
+        assert json.loads((operator.run_dir(run_id) / "run.json").read_text())["record"]["booking"] == booking_id
+    # A release ends the reservation at once, and the same nodes can be booked again while the user's jobs run on.
+    assert operator.torchyard("bookings", "cancel", booking_id).returncode == 0
+    assert reservations(cluster) == {}
+    again = operator.torchyard("book", "hpc:n2", "--to", "+2h", "--json")
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert list(reservations(cluster)) == [f"torchyard_{json.loads(again.stdout)['id']}"]
+    assert set(cluster.jobs().values()) == {"RUNNING"}
     (cluster.controller.home / "end").touch()
-    operator.wait_for(run_id, "succeeded")
+    for run_id in (named, found):
+        operator.wait_for(run_id, "succeeded")
+
+
+def test_a_run_in_the_way_of_which_are_reservations_waits_for_their_end(
+    operator: ClusterDesktop, cluster: SlurmCluster
+) -> None:
+    """Slurm gives one answer to a request that it can never satisfy and to one that waits for reservations."""
+    done = operator.torchyard("book", "hpc:n1", "hpc:n2", "--from", "+2h", "--to", "+4h", "--title", "later", "--json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    reserve = ("scontrol", "create", "reservation", "ReservationName=maint", "StartTime=now", "Duration=60")
+    assert cluster.run(*reserve, "Nodes=n3", "Users=root").returncode == 0
+    pool = [{"name": "workers", "role": "worker", "replicas": 2, "placement": "spread"}]
+    file = operator.write(WAITS, program=COMMAND, pools=pool)
+    started = operator.torchyard("run", file, "--on", "hpc", "-y", "--detach", "--json")
+    assert started.returncode == 0, started.stdout + started.stderr
+    lines = [json.loads(line) for line in started.stdout.splitlines()]
+    (waits,) = [line for line in lines if "waits for reserved nodes" in str(line.get("message"))]
+    assert "for your booking 'later'" in waits["message"]
+    assert "A launch planned for the start of your booking 'later' runs in it." in str(waits)
+    assert "With a `time_limit` of at most" in str(waits)
+    run_id = lines[-1]["run_id"]
+    operator.wait_for(run_id, "waiting", "ReqNodeNotAvail")
+    assert operator.torchyard("runs", "stop", run_id).returncode == 0
+    planned = operator.run(file, "--booking", json.loads(done.stdout)["id"])
+    operator.wait_for(planned, "waiting")
+    assert operator.torchyard("runs", "stop", planned).returncode == 0
+    pool[0]["gpus"] = 64
+    message = operator.run(operator.write(WAITS, program=COMMAND, pools=pool), expect=3)
+    assert "reserved" not in message
 
 
 @pytest.mark.proof

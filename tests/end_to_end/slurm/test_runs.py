@@ -13,6 +13,16 @@ from tests.waiting import wait_until
 
 pytestmark = pytest.mark.lab
 
+SHOWS_CLUSTER = WAITS.replace(
+    'print("on", socket.gethostname(), os.environ["CUDA_VISIBLE_DEVICES"], flush=True)',
+    """import json
+config = json.loads(os.environ["TF_CONFIG"])
+task = f"{config['task']['type']}-{config['task']['index']}"
+gpus = os.environ["CUDA_VISIBLE_DEVICES"] or "-"
+print(socket.gethostname(), gpus, task, json.dumps(config["cluster"]), flush=True)""",
+)
+"""A program that prints its node, its GPUs, its role and the addresses of all replicas, and waits like WAITS."""
+
 
 @pytest.mark.train
 def test_a_plain_ddp_script_trains_on_three_nodes(on_cluster: DesktopFactory) -> None:
@@ -52,7 +62,7 @@ def test_a_run_waits_with_slurm_s_reason_and_starts_when_nodes_are_free(
     *printed, _ = exported.stdout.splitlines()
     folder = "/root/.torchyard/hosts/hpc.1/runs/RUN-ID/job"
     assert [line.replace("JOB-FOLDER", folder) for line in printed] == submitted
-    desktop.wait_for(run_id, "waiting", "Resources")
+    assert desktop.wait_for(run_id, "waiting", "Resources")["nodes"] == {}
     logs = desktop.torchyard("runs", "logs", run_id)
     assert (logs.returncode, logs.stdout) == (0, ""), logs.stderr
     assert "waits in the queue: Resources" in logs.stderr
@@ -65,6 +75,9 @@ def test_a_run_waits_with_slurm_s_reason_and_starts_when_nodes_are_free(
     (cluster.controller.home / "end").touch()
     shown = desktop.wait_for(run_id, "succeeded")
     assert [one["job_id"] for one in shown["jobs"]] == [waiting]
+    assert shown["nodes"] == {"hpc.1": "n1", "hpc.2": "n2", "hpc.3": "n3"}
+    text = desktop.torchyard("runs", "show", run_id).stdout
+    assert [line.split()[1:3] for line in text.splitlines() if line.startswith("worker-1")] == [["hpc.2", "n2"]]
     followed, _ = follower.communicate(timeout=RUN_S)
     assert (follower.returncode, sorted(line.split()[3] for line in followed.splitlines())) == (0, ["n1", "n2", "n3"])
     fetched = desktop.torchyard("runs", "fetch", run_id, "*/result.txt", "-o", desktop.directory / "fetched")
@@ -129,6 +142,61 @@ def test_a_request_that_can_never_be_satisfied_ends_the_launch_with_exit_code_3(
     assert "8" in desktop.run(file, "--set", "pools.workers.cpus=64", expect=3)
     assert not cluster.jobs()
     assert not list((cluster.controller.home / ".torchyard" / "hosts" / "hpc.1" / "runs").glob("*"))
+
+
+def test_servers_without_gpus_are_components_of_a_heterogeneous_job(
+    on_cluster: DesktopFactory, cluster: SlurmCluster
+) -> None:
+    desktop = on_cluster()
+    pools = [
+        {"name": "servers", "role": "ps", "replicas": 1, "cpus": 8},
+        {"name": "workers", "role": "worker", "replicas": 2, "gpus": 4},
+    ]
+    file = desktop.write(SHOWS_CLUSTER, program=COMMAND, pools=pools)
+    run_id = desktop.run(file)
+    desktop.wait_for(run_id, "running")
+    script = (desktop.run_dir(run_id) / "job" / "job.sh").read_text()
+    assert script.count("#SBATCH hetjob\n") == 1
+    logs = desktop.torchyard("runs", "logs", run_id, "--json").stdout
+    shown = {}
+    for line in logs.splitlines():
+        entry = json.loads(line)
+        node, gpus, task, cluster_spec = entry["line"].split(maxsplit=3)
+        shown[entry["replica"]] = node, gpus, task, json.loads(cluster_spec)
+    assert {name: found[:3] for name, found in shown.items()} == {
+        "ps-0": ("n3", "-", "ps-0"),
+        "worker-0": ("n1", "0,1,2,3", "chief-0"),
+        "worker-1": ("n2", "0,1,2,3", "worker-0"),
+    }
+    for *_, spec in shown.values():
+        assert {role: len(addresses) for role, addresses in spec.items()} == {"ps": 1, "chief": 1, "worker": 1}
+    (cluster.controller.home / "end").touch()
+    desktop.wait_for(run_id, "succeeded")
+    wait_until(lambda: not cluster.jobs())
+
+
+def test_a_run_goes_on_when_its_desktop_is_killed_and_another_one_follows_it(
+    on_cluster: DesktopFactory, cluster: SlurmCluster
+) -> None:
+    desktop = on_cluster()
+    attached = desktop.start("run", desktop.write(WAITS, replicas=2, program=COMMAND), "--on", "hpc", "-y")
+
+    def states() -> list[str]:
+        return [one["state"] for one in json.loads(desktop.torchyard("runs", "list", "--json").stdout)]
+
+    wait_until(lambda: states() == ["running"], RUN_S, what=cluster.log)
+    assert attached.poll() is None
+    attached.kill()
+    attached.communicate()
+    (run,) = json.loads(desktop.torchyard("runs", "list", "--json").stdout)
+    assert run["state"] == "running"
+    follower = desktop.start("runs", "logs", run["run_id"], "-f")
+    assert follower.stdout is not None
+    assert sorted(follower.stdout.readline().split("on ")[1].strip() for _ in range(2)) == ["n1", "n2"]
+    (cluster.controller.home / "end").touch()
+    follower.communicate(timeout=RUN_S)
+    assert follower.returncode == 0
+    desktop.wait_for(run["run_id"], "succeeded")
 
 
 def test_two_users_and_two_runs_of_one_user_share_a_node(on_cluster: DesktopFactory, cluster: SlurmCluster) -> None:

@@ -17,7 +17,7 @@ from pytestqt.qtbot import QtBot
 from tests.gui.bookings.conftest import ZONE, Desk
 from torchyard_core.booking.model import Draft, Use
 from torchyard_core.booking.store import BookingStore
-from torchyard_core.booking.store.engine import transaction
+from torchyard_core.booking.store.database_engine import transaction
 from torchyard_core.booking.sync.local_copy import LocalCopy
 from torchyard_gui.bookings.calendar.background_painting import unbooked_boxes
 from torchyard_gui.bridge.bookings_model import BookingsModel

@@ -1,4 +1,4 @@
-"""Tests of the lanes of a cluster's nodes: read-only, read once a minute while the calendar is visible."""
+"""Tests of the lanes of a cluster's nodes, with its jobs, read once a minute while the calendar is visible."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from torchyard_core.booking.model import Draft
 from torchyard_core.engines import registry
 from torchyard_core.engines.slurm.cluster_calendar import ClusterCalendar
 from torchyard_core.errors import Unreachable
+from torchyard_gui.bookings.dialogs.booking_dialog import BookingDialog
 
 FLEET = "version: 1\nhosts: []\nclusters:\n  - {name: hpc, kind: slurm, partition: gpu}\n"
 HOUR = 3600
@@ -49,7 +50,7 @@ def answers(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], Cl
 def read_clusters(
     desk: Desk, answers: list[Callable[[], ClusterCalendar]], *coming: Callable[[], ClusterCalendar]
 ) -> None:
-    """Reads the clusters again, with other answers. While a request is in progress, `read` would do nothing."""
+    """Reads the clusters again, with other answers."""
     desk.wait_until(lambda: desk.page.clusters._reading["hpc"].is_finished)
     answers[:] = coming
     desk.page.clusters.read()
@@ -74,8 +75,9 @@ def test_a_job_is_a_read_only_block_on_the_lanes_of_its_nodes(
     assert not page.acts.copy.isEnabled()
     assert page.details.gpus.text() == "hpc:n1, hpc:n2 · 2 h"
     assert page.details.who.text() == "lee"
-    assert page.refuse(["slurm:hpc/n1"], NOW.timestamp(), NOW.timestamp() + HOUR, None) == (
-        "Slurm allocates these nodes. The command torchyard book adds nodes of a cluster to the calendar."
+    assert (
+        page.refuse(["slurm:hpc/n1"], NOW.timestamp(), NOW.timestamp() + HOUR, page.selected_booking)
+        == "Only Slurm changes its jobs and reservations."
     )
     assert desk.store.bookings(NOW, NOW.replace(year=2032)) == ()
 
@@ -168,3 +170,57 @@ def test_a_booking_of_a_node_is_mirrored_and_marked_until_slurm_has_a_reservatio
     desk.wait_until(lambda: not desk.shown("mine"))
     page.hide()
     assert not clock.isActive()
+
+
+def test_jobs_that_share_a_node_are_one_block_whose_details_list_them(
+    desk: Desk, answers: list[Callable[[], ClusterCalendar]]
+) -> None:
+    now = NOW.timestamp()
+    jobs = [
+        {"id": str(number), "name": "", "user": user, "start": now, "end": now + HOUR, "nodes": ["n1"]}
+        for number, user in ((7, "lee"), (8, "kim"))
+    ]
+    answers[:] = [lambda: answer(jobs=jobs)]
+    desk.open()
+    desk.wait_until(lambda: desk.shown("2 jobs"))
+    (block,) = desk.page.surface.picture.blocks
+    desk.page.surface.select(block.booking.id)
+    assert desk.page.details.title.text() == "2 jobs"
+    assert desk.page.details.purpose.text() == "job 7 · lee · to 10:00\njob 8 · kim · to 10:00"
+    assert not desk.page.acts.edit.isEnabled()
+
+
+def test_jobs_of_the_login_are_the_user_s(desk: Desk, answers: list[Callable[[], ClusterCalendar]]) -> None:
+    answers[:] = [lambda: answer(user="lee")]
+    desk.open()
+    desk.wait_until(lambda: desk.shown("job 7 (train)"))
+    desk.wait_until(lambda: desk.page.surface.picture.blocks[0].booking.owner == "kim")
+    desk.page.surface.select("slurm:hpc/job 7")
+    assert desk.page.details.who.text() == "You"
+
+
+def test_a_fleet_of_a_cluster_alone_books_and_finds_nodes(
+    desk: Desk, answers: list[Callable[[], ClusterCalendar]]
+) -> None:
+    desk.slots = ()
+    desk.url = f"sqlite:///{desk.folder / 'empty.sqlite3'}"
+    shown: list[Callable[[], ClusterCalendar]] = []
+
+    def fail() -> ClusterCalendar:
+        raise Unreachable("hpc", "hpc does not answer on port 22.")
+
+    answers[:] = [fail]
+    desk.open()
+    desk.wait_until(lambda: desk.page.empty.isVisible())
+    assert desk.page.empty.title.text() == "No nodes to book yet"
+    shown.append(answer)
+    read_clusters(desk, answers, *shown)
+    desk.wait_until(lambda: nodes(desk) == ["n1", "n2"])
+    desk.page.acts.book.trigger()
+    dialog = desk.page.dialog
+    assert isinstance(dialog, BookingDialog)
+    assert (dialog.windowTitle(), dialog.gpus.placeholderText()) == ("Book nodes", "hpc:n1, hpc:n2")
+    dialog.reject()
+    desk.page.find_slot()
+    assert desk.page.finder.cluster == "hpc"
+    desk.wait_until(lambda: desk.page.finder.cards)

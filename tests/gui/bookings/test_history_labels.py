@@ -36,6 +36,11 @@ def test_a_change_has_the_times_and_words_of_the_page() -> None:
     ]
 
 
+def test_a_change_of_nodes_is_called_so() -> None:
+    one = change(FieldChange("gpus", ("slurm:hpc/n1",), ("slurm:hpc/n1", "slurm:hpc/n2")))
+    assert [line.partition(":")[0] for line in change_lines(one, VIEW)] == ["Nodes"]
+
+
 def test_a_new_booking_is_described_by_title_time_and_gpus() -> None:
     fields = (("title", "letters"), ("owner", "kim"), ("state", "booked"), ("zone", "UTC"), ("stop_at_end", False))
     times = FieldChange("starts", None, NOW + HOUR), FieldChange("ends", None, NOW + 2 * HOUR)
@@ -51,3 +56,8 @@ def test_a_new_booking_is_described_by_title_time_and_gpus() -> None:
 
 def test_a_change_by_another_program_has_no_name() -> None:
     assert "Another program (desk-1) deleted it" in change_headline(change(kind="deleted", person=""), VIEW)
+
+
+def test_a_change_in_slurm_is_not_the_user_s() -> None:
+    one = Change(NOW, "kim", "slurm:hpc", "changed", ())
+    assert change_headline(one, VIEW) == f"Yesterday {NOW:%H:%M} · Slurm (hpc) changed it"

@@ -15,8 +15,8 @@ from tests.gui.bookings.conftest import NOW, SLOTS, ZONE
 from torchyard_core.booking.errors import Refused
 from torchyard_core.booking.model import Booking, Draft
 from torchyard_core.booking.rules.enforcement import Enforcement
+from torchyard_core.booking.rules.open_times import Window
 from torchyard_core.booking.rules.team_rules import Rules, form_problems, form_texts, read_form
-from torchyard_core.booking.rules.windows import Window
 from torchyard_core.booking.store import open_store
 from torchyard_core.errors import UsageError
 from torchyard_gui.bookings.dialogs.booking_form import Fields, format_time, read

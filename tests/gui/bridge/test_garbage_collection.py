@@ -82,7 +82,7 @@ def test_a_full_collection_waits_until_there_are_many_more_objects(
     collector.collect()
     collector.collect()
     assert collected == [2, 1]
-    collector._old //= 2
+    collector._blocks //= 2
     collector.collect()
     assert collected == [2, 1, 2]
 

@@ -12,7 +12,7 @@ from tests.gui.runs import fake_hosts
 from tests.gui.runs.fake_hosts import Acting
 from torchyard_core.formatting import utc_timestamp
 from torchyard_gui.bridge.run_state import RunState
-from torchyard_gui.bridge.run_state_types import RunChanges, short_cause
+from torchyard_gui.bridge.run_state_types import RunChanges, TimelineEvent, short_cause
 from torchyard_gui.runs.alerts import alerts_of
 from torchyard_gui.runs.labels import loss, moment_in_words
 
@@ -50,6 +50,22 @@ def started() -> tuple[Acting, RunState]:
     run.start()
     tell(picture, run)
     return run, picture
+
+
+def test_an_interruption_by_slurm_has_the_last_metrics_before_it() -> None:
+    run, picture = started()
+    metrics = {"worker-1": {"step": 39, "loss": 0.5}}
+    entry = {
+        **run.journal[-1],
+        "event": "interrupted",
+        "job": "7",
+        "restart": 0,
+        "cause": "NODE_FAIL",
+        "metrics": metrics,
+    }
+    picture.take_event({**entry, "seq": entry["seq"] + 1}, RunChanges())
+    ring = picture.tracks["worker-1"].ring
+    assert (ring.last("step"), ring.last("loss")) == (39, 0.5)
 
 
 def test_a_live_run_adds_up() -> None:
@@ -244,6 +260,29 @@ def test_a_loss_that_is_not_finite_is_shown_and_not_the_last_finite_one() -> Non
     assert loss(picture.tracks[replica].ring.last("loss")) == loss(picture.total("loss")) == "NaN"
 
 
+def test_the_state_is_not_repeated_before_a_reason_that_begins_with_it() -> None:
+    words = [moment_in_words(TimelineEvent(0.0, "run", "stopped", reason=reason)) for reason in ("stopped by kim", "")]
+    assert words == ["stopped by kim", "stopped"]
+    assert moment_in_words(TimelineEvent(0.0, "run", "failed", reason="no GPU")) == "failed: no GPU"
+
+
+def test_a_wait_is_one_event_with_its_newest_reason() -> None:
+    run = Acting((host("hpc.1", 2), host("hpc.2", 2)))
+    picture = RunState(run.run_id, run.name, "hpc.1", run.plan.hosts, "hpc")
+    reasons = ("", ": Resources", ": Resources; Slurm expects its start at 2026-11-28T14:00:00Z")
+    for at, reason in enumerate(reasons):
+        run.play("run_state", at=float(at), state="waiting", reason=f"job 7 waits in the queue{reason}")
+    run.play("run_state", at=8.0, state="running")
+    run.play("run_state", at=9.0, state="waiting", reason="PREEMPTED; job 7 waits in the queue")
+    assert tell(picture, run).moments
+    waits = [moment for moment in picture.moments if moment.state == "waiting"]
+    assert [moment.reason.partition("; Slurm")[0] for moment in waits] == [
+        "job 7 waits in the queue: Resources",
+        "PREEMPTED; job 7 waits in the queue",
+    ]
+    assert waits[0].time == fake_hosts.BEGAN
+
+
 def test_the_nodes_of_a_run_on_a_cluster_are_known_while_it_does_not_wait() -> None:
     run = Acting((host("hpc.1", 2), host("hpc.2", 2)))
     picture = RunState(run.run_id, run.name, "hpc.1", run.plan.hosts, "hpc")
@@ -256,6 +295,9 @@ def test_the_nodes_of_a_run_on_a_cluster_are_known_while_it_does_not_wait() -> N
     picture.take_nodes({"hpc.1": "n7", "hpc.2": "n9"}, changes)
     assert changes.shown
     assert [one.node for one in picture.plan_hosts] == ["n7", "n9"]
+    assert (picture.place_of("hpc.2"), picture.with_node("hpc.2")) == ("n9", "hpc.2 (n9)")
+    assert (picture.place_of("gpu-a"), picture.with_node("gpu-a")) == ("gpu-a", "gpu-a")
     run.play("run_state", at=3.0, state="waiting", reason="job 7 waits in the queue: BeginTime")
     assert tell(picture, run).shown
     assert [one.node for one in picture.plan_hosts] == ["", ""]
+    assert (picture.place_of("hpc.2"), picture.with_node("hpc.2")) == ("hpc.2", "hpc.2")

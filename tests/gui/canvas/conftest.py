@@ -13,7 +13,7 @@ from pytestqt.qtbot import QtBot
 
 from tests.gui.canvas import samples
 from torchyard_gui.canvas.racks import rack_item
-from torchyard_gui.canvas.racks.content import RackContent
+from torchyard_gui.canvas.racks.rack_content import RackContent
 from torchyard_gui.canvas.racks.rack_painting import paint_body
 from torchyard_gui.canvas.scene import TopologyScene
 from torchyard_gui.canvas.view import CanvasView

@@ -6,7 +6,7 @@ from tests.gui.canvas import samples
 from torchyard_core.topology.model import Role
 from torchyard_gui.canvas import labels
 from torchyard_gui.canvas.live_state import HostLiveState, ReplicaLiveState
-from torchyard_gui.canvas.racks.content import RackContent
+from torchyard_gui.canvas.racks.rack_content import RackContent
 from torchyard_gui.canvas.scene import TopologyScene
 
 

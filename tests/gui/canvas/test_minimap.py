@@ -37,7 +37,7 @@ def middle(view: CanvasView) -> QPointF:
     return view.mapToScene(view.viewport().rect()).boundingRect().center()
 
 
-def test_it_is_shown_while_a_large_design_is_cut_off(large: CanvasView) -> None:
+def test_it_is_shown_while_a_large_topology_is_cut_off(large: CanvasView) -> None:
     assert large.minimap.isVisible()
     large.fit()
     assert not large.minimap.isVisible()
@@ -48,7 +48,7 @@ def test_it_is_shown_while_a_large_design_is_cut_off(large: CanvasView) -> None:
     assert not large.minimap.isVisible()
 
 
-def test_a_small_design_has_none_unless_it_is_wanted(qtbot: QtBot) -> None:
+def test_a_small_topology_has_none_unless_it_is_wanted(qtbot: QtBot) -> None:
     view = shown(qtbot, 4)
     view.set_zoom(4.0)
     assert not view.minimap.isVisible()

@@ -21,8 +21,8 @@ from torchyard_gui.launch.panel import LaunchPanel
 from torchyard_gui.runs.page import RunsPage, StopDialog
 from torchyard_gui.runs.restart import RestartDialog
 from torchyard_gui.topology.page import TopologyPage
-from torchyard_gui.windows.connections import WindowConnections
 from torchyard_gui.windows.main_window import MainWindow
+from torchyard_gui.windows.signal_connections import SignalConnections
 
 SOON_MS = 60_000
 LAUNCHED_WITHIN_MS = 90_000
@@ -61,8 +61,8 @@ class SimulatedUser:
 
     @property
     def fleet(self) -> FleetModel:
-        wiring = self.window.findChild(WindowConnections)
-        assert isinstance(wiring, WindowConnections)
+        wiring = self.window.findChild(SignalConnections)
+        assert isinstance(wiring, SignalConnections)
         return wiring.fleet
 
     @property

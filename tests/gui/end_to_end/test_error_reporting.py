@@ -13,7 +13,7 @@ from tests.gui.end_to_end.simulated_user import LAUNCHED_WITHIN_MS, SimulatedUse
 from tests.gui.topology.page_driver import LEFT
 from tests.lab import Desktop, Lab
 from tests.waiting import wait_until
-from torchyard_gui.fleet.host_key_dialogs import HostKeyDialog
+from torchyard_gui.fleet.dialogs.host_key_dialogs import HostKeyDialog
 
 pytestmark = pytest.mark.lab
 

@@ -37,7 +37,7 @@ def file(tmp_path: Path) -> Path:
 def rename(person: SimulatedUser, name: str) -> None:
     person.draw.on_canvas()
     person.keys(Qt.Key.Key_Escape)
-    person.draw.fill(person.topology.inspector.design, "name", name)
+    person.draw.fill(person.topology.inspector.topology, "name", name)
     person.draw.on_canvas()
 
 

@@ -79,7 +79,7 @@ def draw_digits(person: SimulatedUser) -> None:
     draw.pick(page.bar.strategy, strategy_name(StrategyKind.ALL_REDUCE))
     draw.fill(page.inspector.program.program, "script", "train.py")
     draw.fill(page.inspector.program.program, "env", "OMP_NUM_THREADS=1")
-    draw.fill(page.inspector.design, "name", "digits-three-hosts")
+    draw.fill(page.inspector.topology, "name", "digits-three-hosts")
 
 
 def test_the_example_is_drawn_saved_launched_watched_and_stopped(

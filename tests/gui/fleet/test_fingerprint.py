@@ -19,8 +19,8 @@ from torchyard_core.fleet.inventory import Host
 from torchyard_core.home import Home
 from torchyard_gui.bridge.fleet_model import FleetModel
 from torchyard_gui.bridge.host_status import now
+from torchyard_gui.fleet.dialogs.host_key_dialogs import HostKeyDialog
 from torchyard_gui.fleet.fingerprint import Fingerprint
-from torchyard_gui.fleet.host_key_dialogs import HostKeyDialog
 from torchyard_gui.theme.theme import theme
 
 KEY = "SHA256:QOyvgaqQjpgyjQqgyp0O0OQyvgajpqy1234567890ABgjpq"

@@ -25,9 +25,11 @@ from torchyard_core.next_steps import DeployAgent, SetHostField
 from torchyard_gui.bridge.fleet_model import FleetModel
 from torchyard_gui.bridge.host_states import HostState
 from torchyard_gui.bridge.host_status import HostActivity
-from torchyard_gui.fleet.host_dialogs import AddHostDialog, EditHostsDialog, RemoveHostsDialog, UndeployDialog
-from torchyard_gui.fleet.host_form import HostForm
-from torchyard_gui.fleet.host_key_dialogs import HostKeyListDialog
+from torchyard_gui.fleet.dialogs.add_host_dialog import AddHostDialog
+from torchyard_gui.fleet.dialogs.edit_hosts_dialog import EditHostsDialog
+from torchyard_gui.fleet.dialogs.host_form import HostForm
+from torchyard_gui.fleet.dialogs.host_key_dialogs import HostKeyListDialog
+from torchyard_gui.fleet.dialogs.removal_dialogs import RemoveHostsDialog, UndeployDialog
 from torchyard_gui.fleet.labels import heat_text, short_day
 from torchyard_gui.fleet.page import FleetPage
 from torchyard_gui.theme.theme import theme
@@ -110,6 +112,27 @@ def test_a_click_on_a_card_chooses_it(three: FleetModel, show: Show, qtbot: QtBo
     assert page.list.chosen == ["b"]
 
 
+def test_a_card_that_only_has_the_focus_looks_unlike_a_selected_one(
+    three: FleetModel, show: Show, qtbot: QtBot
+) -> None:
+    page = show(three)
+    page.list.choose("b")
+    page.list.setFocus()
+    card = page.list.card_rect(page.list.currentIndex())
+
+    def framed() -> int:
+        """Returns the number of pixels of the accent colour along the upper edge of the card."""
+        image = page.list.viewport().grab().toImage()
+        accent = theme().color("accent").rgb()
+        return sum(image.pixel(x, card.top() + 1) == accent for x in range(card.left(), card.right()))
+
+    selected = framed()
+    page.list.clearSelection()
+    qtbot.waitUntil(lambda: page.list.chosen == [])
+    assert page.list.hasFocus()
+    assert 0 < framed() < selected
+
+
 def test_search_finds_by_name_label_and_state_and_keeps_what_is_chosen(
     three: FleetModel, show: Show, qtbot: QtBot
 ) -> None:
@@ -181,7 +204,7 @@ def test_a_host_is_added_by_typing_with_what_is_wrong_beside_its_field(
     assert isinstance(dialog, AddHostDialog)
     qtbot.waitUntil(lambda: dialog._known.stringList() == ["alpha", "beta"], timeout=WITHIN_MS)
     write(qtbot, dialog, name="a", port="70000")
-    assert dialog.rows["name"].note.text() == "The fleet has a host “a” already."
+    assert dialog.rows["name"].note.text() == "The fleet has an entry “a” already."
     assert "from 1 to 65535" in dialog.rows["port"].note.text()
     press(qtbot, dialog.agree_button)
     assert dialog.isVisible()

@@ -11,7 +11,7 @@ from tests.gui.fleet.hosts import WITHIN_MS, DesktopModel, Show, at_rest, press,
 from tests.lab import Desktop, Lab
 from torchyard_agent import __version__
 from torchyard_core.identity import desktop_identity
-from torchyard_gui.fleet.host_key_dialogs import HostKeyDialog
+from torchyard_gui.fleet.dialogs.host_key_dialogs import HostKeyDialog
 
 pytestmark = pytest.mark.lab
 

@@ -19,10 +19,10 @@ from torchyard_gui.canvas.geometry import Box
 from torchyard_gui.canvas.legend import Legend
 from torchyard_gui.canvas.level_of_detail import Level
 from torchyard_gui.canvas.racks.chip_painting import meter_box
-from torchyard_gui.canvas.racks.content import ChipContent
+from torchyard_gui.canvas.racks.rack_content import ChipContent
+from torchyard_gui.fleet.dialogs.removal_dialogs import RemoveHostsDialog
 from torchyard_gui.fleet.host_card import Meter, meter_bars
 from torchyard_gui.fleet.host_details import HostDetails
-from torchyard_gui.fleet.host_dialogs import RemoveHostsDialog
 from torchyard_gui.theme.theme import theme
 from torchyard_gui.theme.tokens import METRICS as M
 from torchyard_gui.widgets.elided_text import host_elide_mode

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
+
+import pytest
+
+from torchyard_core.errors import AgentRefused
 from torchyard_core.launch.checks.check import CHECKLIST, Check
+from torchyard_core.launch.progress import LaunchProgress
 from torchyard_gui.launch.checklist_model import Checklist, where
 from torchyard_gui.launch.checklist_row import found_in, title_of
 
@@ -68,6 +74,18 @@ def test_an_error_without_a_check_belongs_to_the_current_step() -> None:
     checklist.progress("preparing", 1, 2)
     assert checklist.fail("gpu-b", "GPU 3 is held by lee", "", "gpu_held").name == "preparing"
     assert Checklist().fail("", "pools: nothing trains", "", "topology_problems").name == "topology"
+
+
+def test_a_step_that_a_host_refuses_is_not_passed_and_has_the_error() -> None:
+    checklist = Checklist()
+    progress = LaunchProgress(lambda event: None, on_progress=checklist.progress)
+    refused: Future[None] = Future()
+    refused.set_exception(AgentRefused("hpc.1", "the cluster can never start this run", code="never_starts"))
+    with pytest.raises(AgentRefused) as raised:
+        progress.wait_for_all({"hpc.1": refused}, "starting")
+    assert checklist.fail("hpc", raised.value.message, "", raised.value.code).name == "starting"
+    checklist.end(started=False)
+    assert [name for name, row in checklist.rows.items() if row.state != "pending"] == ["starting"]
 
 
 def test_a_launch_that_went_well_leaves_no_row_open() -> None:

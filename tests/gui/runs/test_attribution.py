@@ -39,7 +39,7 @@ def test_one_launches_and_others_stop() -> None:
         "stopping: stopped by lee@tower",
         "immediate stop requested by kim@laptop",
         "immediate stop requested by lee@tower",
-        "stopped: stopped by lee@tower",
+        "stopped by lee@tower",
     ]
 
 

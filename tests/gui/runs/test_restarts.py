@@ -13,7 +13,7 @@ from tests.gui.bridge.test_run_state import picture_of, tell
 from tests.gui.runs.fake_hosts import BEGAN, Acting
 from torchyard_gui.bridge.run_state_types import RunChanges, TimelineEvent, WaitingForHosts, waiting_for
 from torchyard_gui.canvas import labels as canvas_words
-from torchyard_gui.canvas.racks.content import racks_of
+from torchyard_gui.canvas.racks.rack_content import racks_of
 from torchyard_gui.runs.alerts import alerts_of
 from torchyard_gui.runs.labels import clock, moment_in_words, moment_mark
 from torchyard_gui.runs.page import RunsPage

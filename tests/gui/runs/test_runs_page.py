@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from PySide6.QtCore import QPoint, Qt
 from PySide6.QtTest import QTest
+from PySide6.QtWidgets import QLabel
 
 from tests.core.examples import host, topology
 from tests.gui.runs.conftest import MakePage
 from tests.gui.runs.fake_hosts import BEGAN, Acting, ActingFleet
+from torchyard_core.errors import Unreachable
 from torchyard_core.home import Home
 from torchyard_core.topology.file import dump
 from torchyard_gui.runs.labels import clock
@@ -158,18 +161,28 @@ def test_stop_asks_first_and_can_kill(qtbot: Any, page: RunsPage, run: Acting) -
     assert dialog is not None
     assert not dialog.isModal() or dialog.windowModality() == Qt.WindowModality.WindowModal
     assert dialog.focusWidget() is dialog.keep
+    assert any("saves one when it is stopped" in text.text() for text in dialog.findChildren(QLabel))
     QTest.mouseClick(dialog.keep, LEFT)
     assert run.stopped == []
     qtbot.waitUntil(lambda: page._stop_dialog is None)
+    page.run_view.work.show_error(Unreachable("gpu-a", "gpu-a does not answer."))
     page.actions_.stop.trigger()
     dialog = page._stop_dialog
     assert dialog is not None
     dialog.force.setChecked(True)
     QTest.mouseClick(dialog.stop, LEFT)
+    assert not page.run_view.work.isVisible(), "the error of the last attempt"
     qtbot.waitUntil(lambda: bool(run.stopped))
     assert run.stopped[0]["force"] is True
     run.end("stopped", "stopped by somebody")
     qtbot.waitUntil(lambda: not page.actions_.stop.isEnabled())
+
+
+def test_waiting_runs_are_counted_apart(page: RunsPage) -> None:
+    assert page.status_texts() == [("running", "1 live run")]
+    (run,) = page.model.runs
+    page.model._runs = [replace(run, state="waiting"), replace(run, state="waiting")]
+    assert page.status_texts() == [("waiting", "2 waiting runs")]
 
 
 def test_a_lost_connection_shows_as_of_when_and_never_failed(qtbot: Any, page: RunsPage, run: Acting) -> None:

@@ -13,7 +13,7 @@ from tests.core.examples import host
 from tests.gui.runs.fake_hosts import Acting, ActingLink
 from torchyard_core.errors import AgentRefused
 from torchyard_core.home import Home
-from torchyard_core.launch.runs.sweep_results import TABLE
+from torchyard_core.launch.runs.sweep_copies import TABLE
 from torchyard_core.topology.file import topology_from_text
 
 SEARCH = "version: 1\n"

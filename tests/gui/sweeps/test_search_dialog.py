@@ -29,8 +29,6 @@ class OpenTopology:
         self.args: list[str] = ["--lr={params.lr}"]
         self.path = folder / "digits.yaml"
         self.is_invalid = False
-        self.cluster = ""
-        """The cluster that was chosen for runs."""
 
     def __call__(self) -> TopologyFile | None:
         if self.is_invalid:
@@ -49,12 +47,19 @@ def topology(tmp_path: Path) -> OpenTopology:
 def dialog(qtbot: QtBot, topology: OpenTopology) -> Iterator[SearchDialog]:
     with without_theme():
         parent = QWidget()
-        made = SearchDialog(topology, parent, place=lambda: topology.cluster)
+        made = SearchDialog(topology, parent)
     qtbot.addWidget(parent)
     with qtbot.waitActive(made):
         made.start()
     yield made
     made.hide()
+
+
+def test_it_names_the_cluster_on_which_the_trials_run(dialog: SearchDialog) -> None:
+    assert "Slurm" not in dialog.about.text()
+    dialog._cluster_for = lambda topology: "hpc"
+    dialog.topology_changed()
+    assert dialog.about.text().endswith("The trials are jobs of the Slurm cluster hpc.")
 
 
 def launches(dialog: SearchDialog) -> list[tuple[TopologyFile, SearchFile]]:
@@ -105,7 +110,7 @@ def test_problems_appear_at_their_fields_while_typing_and_the_launch_goes_to_the
     assert row.low.accessibleDescription() == row.note.text()
     assert dialog.preview.marked_lines() == [5]
     type_into(dialog.form.trials, "many")
-    assert dialog.form.rows["trials",].problem == "Trials must be a whole number, not 'many'."
+    assert dialog.form.rows["trials",].problem == "Trials must be a whole number from 1 to 100000, not 'many'."
     assert dialog.preview.marked_lines() == [5, 9]
     dialog.form.name.setFocus()
     QTest.mouseClick(dialog.launch_button, LEFT)
@@ -260,16 +265,3 @@ def test_a_topology_that_cannot_be_launched_is_named(dialog: SearchDialog, topol
     dialog.launch()
     assert dialog.notice.text == "The text of the topology has errors. Correct it on the Topology page first."
     assert not launched
-
-
-def test_a_sweep_is_not_started_on_the_fleet_where_a_cluster_was_chosen(
-    dialog: SearchDialog, topology: OpenTopology
-) -> None:
-    launched = launches(dialog)
-    topology.cluster = "hpc"
-    dialog.launch()
-    assert "in place of hpc" in dialog.notice.text
-    assert not launched
-    topology.cluster = ""
-    dialog.launch()
-    assert len(launched) == 1

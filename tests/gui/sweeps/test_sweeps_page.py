@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +17,12 @@ from PySide6.QtWidgets import QApplication, QLabel, QWidget
 from pytestqt.qtbot import QtBot
 from tools.sample_sweep import LIVE, sweep_data
 
-from tests.gui.runs.fake_hosts import close, runs_model
+from tests.gui.runs.fake_hosts import BEGAN, ActingFleet, close, runs_model
 from tests.gui.sweeps.fake_sweep import STUDY_CONTENT, ActingSweep
 from torchyard_core.app import team_studies
 from torchyard_core.booking import store
 from torchyard_core.booking.errors import StoreUnavailable
+from torchyard_core.formatting import day_and_clock
 from torchyard_core.home import Home
 from torchyard_core.topology.file import topology_from_text
 from torchyard_gui.bridge.sweeps_model import SweepsModel
@@ -202,6 +205,90 @@ def test_one_trial_can_be_stopped(page: SweepsPage, acting: ActingSweep, qtbot: 
     assert acting.stopped[0]["run_id"] == f"{LIVE}.38"
 
 
+class OnCluster(ActingSweep):
+    """A sweep on a cluster, whose primary lists the runs of all trials. The trials name nodes."""
+
+    def __init__(self) -> None:
+        super().__init__(hosts=("hpc.1",))
+        assert self.data is not None
+        for trial in self.data["trials"]:
+            trial["hosts"] = ["n3"]
+
+    def _trial_lines(self, host: str) -> list[dict[str, Any]]:
+        assert self.data is not None
+        record = {"primary": "hpc.1", "hosts": ["hpc.1"], "sweep_run": self.run_id}
+        running = [trial for trial in self.data["trials"] if trial["state"] == "running"]
+        return [{**self._line(), "run_id": trial["run_id"], "state": "running", "record": record} for trial in running]
+
+
+class TestOnCluster:
+    """A sweep whose trials are jobs of a cluster."""
+
+    @pytest.fixture
+    def acting(self, home: Home, monkeypatch: pytest.MonkeyPatch) -> ActingSweep:
+        sweep = OnCluster()
+        sweep.note_sweep(home)
+        sweep.start()
+        monkeypatch.setattr(ActingFleet, "hosts", {}, raising=True)
+        monkeypatch.setattr(ActingFleet, "listing", ("hpc.1",))
+        monkeypatch.setattr(ActingFleet, "knows", lambda self, name: name == "hpc.1")
+        return sweep
+
+    def test_it_runs_as_soon_as_one_of_its_trials_does(
+        self, page: SweepsPage, acting: ActingSweep, qtbot: QtBot
+    ) -> None:
+        acting.play("run_state", at=4.0, state="waiting", reason="job 7 waits in the queue")
+        QTest.keyClick(page.table, Qt.Key.Key_F5)
+        qtbot.waitUntil(lambda: page.model.runs.runs[0].state == "waiting")
+        assert page.bar.state.text().startswith("running · ")
+        acting.down = {"hpc.1"}
+        QTest.keyClick(page.table, Qt.Key.Key_F5)
+        qtbot.waitUntil(page.stale.isVisible)
+        assert page.bar.state.text().startswith("waiting as of ")
+
+    def test_one_trial_can_be_stopped(self, page: SweepsPage, acting: ActingSweep, qtbot: QtBot) -> None:
+        page.choose("38")
+        page.actions_.stop_trial.trigger()
+        confirm(page, qtbot)
+        qtbot.waitUntil(lambda: bool(acting.stopped) or page.notice.isVisible())
+        assert not page.notice.isVisible(), page.notice.text
+        assert acting.stopped[0]["run_id"] == f"{LIVE}.38"
+
+
+def test_an_error_about_a_trial_goes_with_its_sweep_and_at_the_end_of_the_trial(
+    page: SweepsPage, acting: ActingSweep, qtbot: QtBot
+) -> None:
+    def fail_to_stop() -> None:
+        page.choose("38")
+        page.actions_.stop_trial.trigger()
+        confirm(page, qtbot)
+        qtbot.waitUntil(page.notice.isVisible)
+
+    acting.down = set(HOSTS)
+    fail_to_stop()
+    acting.down = set()
+    page.actions_.stop_trial.trigger()
+    confirm(page, qtbot)
+    assert not page.notice.isVisible(), "a new attempt has begun"
+    qtbot.waitUntil(lambda: bool(acting.stopped))
+
+    acting.down = set(HOSTS)
+    fail_to_stop()
+    acting.down = set()
+    acting.stop()
+    QTest.keyClick(page.table, Qt.Key.Key_F5)
+    qtbot.waitUntil(lambda: not page.notice.isVisible())
+
+    other = replace(page.model.sweeps[0], run_id="20261119-101502-77aa")
+    page.model.runs._take([*page.model.runs.runs, other])
+    page._errors_of(other)(StoreUnavailable("it does not answer"))
+    assert not page.notice.isVisible(), "the other sweep is not selected"
+    page._errors_of(page.model.sweeps[0])(StoreUnavailable("it does not answer"))
+    assert page.notice.isVisible()
+    page.show_sweep(other.run_id)
+    qtbot.waitUntil(lambda: not page.notice.isVisible())
+
+
 @pytest.mark.parametrize("trial", ["", "17"])
 def test_a_trial_opens_as_a_topology_with_its_parameters(page: SweepsPage, qtbot: QtBot, trial: str) -> None:
     opened: list[str] = []
@@ -239,6 +326,61 @@ def test_a_sweep_that_ends_is_followed_to_its_end(page: SweepsPage, acting: Acti
     qtbot.waitUntil(lambda: page.actions_.resume.isEnabled())
     assert not page.actions_.stop.isEnabled()
     qtbot.waitUntil(lambda: "interrupted" in column(page, STATE))
+    assert page.status_texts() == []
+
+
+def test_interrupted_trials_have_a_mark_of_their_own_in_the_legend(
+    page: SweepsPage, acting: ActingSweep, qtbot: QtBot
+) -> None:
+    acting.stop()
+    QTest.keyClick(page.table, Qt.Key.Key_F5)
+    qtbot.waitUntil(lambda: "interrupted" in column(page, STATE))
+    page.history.resize(900, 200)
+    assert "interrupted" in [state for state, _, _ in page.history._legend()]
+
+
+def test_a_continued_sweep_is_told_from_the_one_that_it_continues(page: SweepsPage) -> None:
+    first = page.model.sweeps[0]
+    second = replace(first, run_id=f"{first.run_id}-again", restarted_from=first.run_id)
+    page.model.runs._take([second, first])
+    assert page.list_model.continued(second) == f"continues {day_and_clock(BEGAN, time.time())}"
+    assert page.list_model.continued(first) == ""
+    heights = [page.list.sizeHintForIndex(page.list_model.index(row)).height() for row in range(2)]
+    assert heights[0] > heights[1]
+
+
+def test_the_arrow_of_a_heading_points_up_for_rising_values(page: SweepsPage) -> None:
+    header = page.table.horizontalHeader()
+
+    def spans(order: Qt.SortOrder) -> tuple[int, int]:
+        """Returns the widths of the arrow at its top and at its bottom."""
+        page.table.sortByColumn(PARAMETERS, order)
+        image = header.grab().toImage()
+        end = header.sectionViewportPosition(PARAMETERS) + header.sectionSize(PARAMETERS)
+        ground = image.pixel(end - 2, 4)
+        found = []
+        for row in range(4, image.height() - 4):
+            inked = [at for at in range(end - 20, end) if image.pixel(at, row) != ground]
+            found += [inked[-1] - inked[0]] if inked else []
+        return found[0], found[-1]
+
+    top, bottom = spans(Qt.SortOrder.AscendingOrder)
+    assert top < bottom
+    assert spans(Qt.SortOrder.DescendingOrder) == (bottom, top)
+
+
+def test_an_ended_sweep_stays_ended_while_its_primary_does_not_answer(
+    page: SweepsPage, acting: ActingSweep, qtbot: QtBot
+) -> None:
+    acting.stop()
+    QTest.keyClick(page.table, Qt.Key.Key_F5)
+    qtbot.waitUntil(lambda: page.bar.state.text().startswith("stopped"))
+    acting.down = set(HOSTS)
+    qtbot.waitUntil(lambda: page.model.runs._refreshing is None)
+    QTest.keyClick(page.table, Qt.Key.Key_F5)
+    qtbot.waitUntil(lambda: set(page.model.runs.silent) == set(HOSTS))
+    assert page.bar.state.text().startswith("stopped · ")
+    assert not page.actions_.stop.isEnabled()
     assert page.status_texts() == []
 
 

@@ -156,6 +156,18 @@ def test_the_keyboard_focus_draws_no_rectangle_inside_a_button(qtbot: QtBot, kin
     assert window.grab().toImage() == by_mouse
 
 
+def test_a_disabled_button_looks_disabled_also_if_it_deletes_something(qtbot: QtBot) -> None:
+    window = QWidget()
+    buttons = [QPushButton("Remove", window) for _ in range(2)]
+    for button, deletes in zip(buttons, (True, False), strict=True):
+        button.setProperty("danger", deletes)
+        button.setGeometry(0, 0, 160, 28)
+        button.setEnabled(False)
+    qtbot.addWidget(window)
+    first, second = (button.grab().toImage() for button in buttons)
+    assert first == second
+
+
 @pytest.mark.parametrize("state", list(Qt.CheckState))
 def test_the_focus_of_a_check_box_is_visible_in_every_state(qtbot: QtBot, state: Qt.CheckState) -> None:
     window = QWidget()

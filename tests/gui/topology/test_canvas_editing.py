@@ -269,7 +269,7 @@ def test_the_example_drawn_from_an_empty_canvas(make_driver: MakeDriver, tmp_pat
     driver.pick(pools.field("placement"), "spread")  # type: ignore[arg-type]  # This key has a choice field.
     driver.on_canvas()
     driver.keys(Qt.Key.Key_A, CONTROL | SHIFT)
-    driver.fill(page.inspector.design, "name", "digits-three-hosts")
+    driver.fill(page.inspector.topology, "name", "digits-three-hosts")
     driver.fill(page.inspector.program.program, "script", "train.py")
     driver.fill(page.inspector.program.program, "env", "OMP_NUM_THREADS=1")
     driver.pick(page.bar.strategy, "All-reduce")

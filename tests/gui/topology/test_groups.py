@@ -59,6 +59,12 @@ def frames(driver: Driver) -> dict[str, list[str]]:
     return {key: [chip.name for chip in item.content.chips] for key, item in racks.items()}
 
 
+def test_each_view_has_a_tool_tip_of_its_own(groups: Driver) -> None:
+    page = groups.page
+    assert "worker and server groups" in page.by_group.toolTip()
+    assert "Predict how fast" in page.show_advice.toolTip()
+
+
 def test_frames_exist_only_by_group_and_the_choice_is_remembered(groups: Driver) -> None:
     assert list(frames(groups)) == ["trainers:0", "trainers:1", "servers"]
     assert groups.recent.canvas_by_group

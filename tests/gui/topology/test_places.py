@@ -16,13 +16,14 @@ from torchyard_core.engines import registry
 from torchyard_core.engines.slurm.cluster_check import ClusterCheck
 from torchyard_core.errors import Unreachable
 from torchyard_core.home import Home
+from torchyard_core.topology.model import Pool, Role, Topology
 from torchyard_gui.bridge.fleet_model import FleetModel
 from torchyard_gui.bridge.planner.planning_place import PlanningPlace
 from torchyard_gui.canvas import labels
 
 FLEET = """\
 version: 1
-hosts: []
+hosts: [{name: gpu-a}]
 clusters:
   - {name: hpc, kind: slurm, partition: gpu, login: {address: login.hpc.example}}
 """
@@ -33,7 +34,11 @@ Check = Callable[[], ClusterCheck]
 def answers(monkeypatch: pytest.MonkeyPatch) -> list[Check]:
     """The answers of the cluster's login node to the next checks; the last one is repeated."""
     coming: list[Check] = [checked]
-    monkeypatch.setattr(registry, "check_cluster", lambda fleet, name: (coming.pop(0) if coming[1:] else coming[0])())
+
+    def answer(*_: object, **options: object) -> ClusterCheck:
+        return (coming.pop(0) if coming[1:] else coming[0])()
+
+    monkeypatch.setattr(registry, "check_cluster", answer)
     return coming
 
 
@@ -89,7 +94,7 @@ def test_a_chosen_cluster_is_one_frame_around_any_nodes_of_a_shape(digits: Drive
     assert not frame.isVisible()
 
 
-def test_the_design_is_not_changed_by_the_place(digits: Driver, place: PlanningPlace) -> None:
+def test_the_topology_is_not_changed_by_the_place(digits: Driver, place: PlanningPlace) -> None:
     before = digits.page.document.text
     place.choose("hpc")
     digits.wait_until(lambda: "Any node with 4 × A100" in names_of_racks(digits))
@@ -135,6 +140,10 @@ def test_a_cluster_that_does_not_answer_is_reported_and_asked_again(
     place.choose("hpc")
     digits.wait_until(lambda: "hpc does not answer on port 22." in digits.notice())
     assert names_of_racks(digits) == ["Nodes not known yet"]
+    assert digits.page.scene.frame.heading.summary == "could not be checked (unreachable)"
+    assert [one.message for one in digits.page.current_plan.problems if one.severity != "error"] == [
+        "hpc could not be checked (unreachable); assuming it fits"
+    ]
     digits.page.notices._take(0)
     digits.wait_until(lambda: "Any node with 4 × A100" in names_of_racks(digits))
     assert digits.notice() == ""
@@ -157,6 +166,41 @@ def test_a_fleet_without_clusters_has_no_control(make_driver: MakeDriver, place:
     place._fleet.fleet_file.write_text("version: 1\nhosts: []\n")
     place._fleet.refresh()
     assert bar.where.isHidden()
+
+
+def test_a_fleet_of_clusters_alone_needs_no_choice(
+    make_driver: MakeDriver, digits_file: Path, place: PlanningPlace
+) -> None:
+    assert place._fleet is not None
+    place._fleet.fleet_file.write_text(FLEET.replace("[{name: gpu-a}]", "[]"))
+    place._fleet.refresh()
+    driver = make_driver(place=place)
+    assert driver.page.bar.where.accessibleName() == "Where: hpc"
+    assert not entries(driver)["Hosts of the fleet, over SSH"].isEnabled()
+    driver.page.open(digits_file)
+    value = driver.page.document.value
+    assert place.place_for(value) == "", "its pools name hosts"
+    assert place.place_for(value.model_copy(update={"pools": value.pools[1:]})) == "hpc"
+    place._fleet.fleet_file.write_text(FLEET)
+    place._fleet.refresh()
+    assert place.place_for(value.model_copy(update={"pools": value.pools[1:]})) == ""
+
+
+def test_gpus_of_a_cluster_are_not_counted_as_free(make_driver: MakeDriver, place: PlanningPlace) -> None:
+    driver = make_driver(place=place)
+    place.choose("hpc")
+    assert driver.page.editor.apply("draw", lambda value: _with_workers(value, 3, 0)) == ""
+    driver.wait_until(lambda: driver.page.bar.gpus.text() == "3 replicas")
+    assert driver.page.editor.apply("draw", lambda value: _with_workers(value, 20, 2)) == ""
+    driver.wait_until(lambda: driver.page.bar.gpus.text() == "12 GPUs of 3 nodes")
+    assert driver.page.status_texts() == ["6 replicas on 3 nodes of hpc", "14 not placed"]
+    assert driver.page.editor.apply("draw", lambda value: _with_workers(value, 2, 8)) == ""
+    assert driver.page.status_texts() == ["2 not placed"]
+
+
+def _with_workers(value: Topology, replicas: int, gpus: int) -> Topology:
+    workers = Pool(name="workers", role=Role.WORKER, replicas=replicas, gpus=gpus)
+    return value.model_copy(update={"pools": (workers,)})
 
 
 @pytest.mark.parametrize("width", [960, 1100, 1376])

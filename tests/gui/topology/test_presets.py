@@ -96,7 +96,7 @@ def test_a_preset_can_be_typed(empty: Driver) -> None:
     assert empty.counts() == {"workers": 4, "reducers": 3}, "the fewest that beat the ring"
 
 
-def test_a_design_keeps_what_it_has(digits: Driver) -> None:
+def test_a_topology_keeps_what_it_has(digits: Driver) -> None:
     digits.choose(digits.page.palette_.presets, "sandblaster")
     assert digits.counts() == {"chief": 1, "workers": 4, "servers": 2}
     assert "  # a short name" in digits.page.document.text

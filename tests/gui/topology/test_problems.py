@@ -240,6 +240,17 @@ def test_errors_keep_it_from_being_launched(digits: Driver) -> None:
     assert QApplication.focusWidget() is digits.page.inspector.program.program.field("script")
 
 
+def test_the_refusal_goes_once_the_errors_are_corrected(digits: Driver) -> None:
+    launched(digits)
+    right = digits.page.document.value.program.script
+    digits.fill(digits.page.inspector.program.program, "script", "no.py")
+    digits.on_canvas()
+    digits.keys(Qt.Key.Key_Return, CONTROL)
+    assert digits.notice() == "1 error prevents the launch."
+    digits.fill(digits.page.inspector.program.program, "script", right or "")
+    digits.wait_until(lambda: digits.notice() == "")
+
+
 def test_an_untitled_topology_is_saved_before_it_is_launched(empty: Driver, tmp_path: Path) -> None:
     files = launched(empty)
     assert not empty.page.bar.launch.isEnabled()

@@ -18,7 +18,7 @@ def places(driver: Driver) -> dict[str, QPointF]:
     return {name: page.view.mapFromScene(page.scene.rect_of_rack(name).topLeft()) for name in page.scene.hosts}
 
 
-def test_a_rack_stays_after_its_last_replica_until_the_design_is_tidied(digits: Driver) -> None:
+def test_a_rack_stays_after_its_last_replica_until_the_topology_is_tidied(digits: Driver) -> None:
     digits.page.editor.pin(["worker-3"], "gpu-b:0")
     before = places(digits)
     assert {"gpu-a", "gpu-b"} <= before.keys()

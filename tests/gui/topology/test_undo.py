@@ -35,7 +35,7 @@ def everything(digits: Driver) -> None:
     digits.fill(inspector.pools.runs_with, "env", "A=1")
     digits.pick(inspector.pools.pool.field("placement"), "spread")  # type: ignore[arg-type]  # This key has a choice field.
     page.editor.select(())
-    digits.fill(inspector.design, "name", "renamed")
+    digits.fill(inspector.topology, "name", "renamed")
     digits.fill(inspector.program.program, "args", "--lr '0 1'")
     digits.pick(page.bar.strategy, "None")
 

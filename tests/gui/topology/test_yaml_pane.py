@@ -12,7 +12,7 @@ from PySide6.QtTest import QTest
 from tests.gui.topology.conftest import DIGITS
 from tests.gui.topology.page_driver import CONTROL, SHIFT, Driver
 from torchyard_core.topology.file import TopologyFile
-from torchyard_gui.widgets.yaml_view import indent_after, wrong_part
+from torchyard_gui.widgets.yaml_editor import indent_after, wrong_part
 
 
 def place_caret(driver: Driver, after: str, *, select: str = "") -> None:
@@ -67,7 +67,7 @@ def test_ctrl_e_goes_to_the_text_and_back_to_the_canvas(digits: Driver) -> None:
     assert page.yaml.isHidden()
 
 
-def test_typing_changes_the_design_after_a_pause(text: Driver) -> None:
+def test_typing_changes_the_topology_after_a_pause(text: Driver) -> None:
     type_over(text, WORKERS, "4", "6")
     assert text.page.yaml.is_typing
     assert text.counts()["workers"] == 4

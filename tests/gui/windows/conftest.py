@@ -10,8 +10,8 @@ from tools.sample_fleet import let_hosts_answer, write_sample
 
 from tests.gui.theme_fixture import without_theme
 from torchyard_gui import app
-from torchyard_gui.windows.connections import WindowConnections
 from torchyard_gui.windows.main_window import MainWindow
+from torchyard_gui.windows.signal_connections import SignalConnections
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def window(qtbot: QtBot, tmp_path: Path) -> MainWindow:
     return window
 
 
-def wiring_of(window: MainWindow) -> WindowConnections:
-    wiring = window.findChild(WindowConnections)
-    assert isinstance(wiring, WindowConnections)
+def wiring_of(window: MainWindow) -> SignalConnections:
+    wiring = window.findChild(SignalConnections)
+    assert isinstance(wiring, SignalConnections)
     return wiring

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-from datetime import date
+from datetime import date, timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 import pytest
 from PySide6.QtCore import QLocale, Qt
+from PySide6.QtWidgets import QLabel
 from pytestqt.qtbot import QtBot
 
+from torchyard_core.booking.model import Draft, Slot
 from torchyard_core.home import Home
 from torchyard_gui import app
 from torchyard_gui.bookings.labels import days_title
 from torchyard_gui.theme.theme import theme
 from torchyard_gui.topology.page import TopologyPage
 from torchyard_gui.widgets.dialogs import ConfirmationDialog
-from torchyard_gui.windows.connections import WindowConnections
 from torchyard_gui.windows.main_window import MainWindow
+from torchyard_gui.windows.signal_connections import SignalConnections
 from torchyard_gui.windows.welcome import OpenExampleButton, example_file
+
+if TYPE_CHECKING:
+    from torchyard_gui.fleet.page import FleetPage
 
 TOPOLOGY = """version: 1
 name: small
@@ -146,6 +152,26 @@ def test_launch_fills_the_checklist_and_a_failure_is_shown_there(qtbot: QtBot, h
     panel.close()
 
 
+def test_the_question_before_the_removal_of_a_cluster_counts_the_bookings_of_its_nodes(
+    qtbot: QtBot, home: Home
+) -> None:
+    home.path.mkdir()
+    home.fleet_file.write_text("version: 1\nhosts: []\nclusters:\n  - {name: hpc, kind: slurm}\n", encoding="utf-8")
+    window = opened(qtbot, home)
+    store = find_wiring(window).bookings.store()
+    store.remember_slots([Slot(f"slurm:{name}", name.partition("/")[0], 0) for name in ("hpc/n1", "far/n1")])
+    start = store.now() + timedelta(days=3)
+    for node in ("hpc/n1", "far/n1"):
+        store.book(Draft("mine", (f"slurm:{node}",), start, start + timedelta(hours=1), "UTC"))
+    page = cast("FleetPage", window.show_page("fleet"))
+    page.remove_hosts("hpc")
+    question = page.dialog
+    assert question is not None
+    text = "You have a booking of its nodes. Slurm keeps its reservation: cancel it first."
+    qtbot.waitUntil(lambda: text in [one.text() for one in question.findChildren(QLabel)])
+    question.reject()
+
+
 def test_a_copy_of_what_a_run_ran_opens_as_a_new_topology(qtbot: QtBot, home: Home) -> None:
     window = opened(qtbot, home)
     window.page("runs").edit_copy.emit(TOPOLOGY)  # type: ignore[attr-defined]  # Only the subclass has this attribute.
@@ -165,7 +191,7 @@ def test_the_whole_window_follows_the_theme(qtbot: QtBot, home: Home, file: Path
         assert dark.pixelColor(x, y).lightness() < 60
 
 
-def find_wiring(window: MainWindow) -> WindowConnections:
-    wiring = window.findChild(WindowConnections)
-    assert isinstance(wiring, WindowConnections)
+def find_wiring(window: MainWindow) -> SignalConnections:
+    wiring = window.findChild(SignalConnections)
+    assert isinstance(wiring, SignalConnections)
     return wiring

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from tests.core.engines.slurm.samples import checked
 from torchyard_core.errors import AgentMissing, HostError, KeyChanged, TorchyardError, Unreachable
 from torchyard_core.fleet.host_check import HostCheck
 from torchyard_core.home import Home
@@ -129,6 +130,16 @@ def test_no_hosts(fleet_of: MakeFleet) -> None:
     fleet = fleet_of("")
     assert fleet_texts(fleet) == ["No hosts in the fleet"]
     assert gpu_text(fleet) == ""
+
+
+def test_a_fleet_of_clusters_alone(fleet_of: MakeFleet) -> None:
+    fleet = fleet_of("")
+    fleet.fleet_file.write_text("version: 1\nhosts: []\nclusters: [{name: hpc, kind: slurm}]\n")
+    fleet.refresh()
+    assert fleet_texts(fleet) == [("unknown", "hpc not checked")]
+    (status,) = fleet.clusters.all
+    fleet.clusters.put(status.checked(checked(), datetime.now(UTC)))
+    assert fleet_texts(fleet) == [("ok", "hpc: ready")]
 
 
 def test_a_fleet_file_that_cannot_be_read(fleet_of: MakeFleet) -> None:

@@ -15,10 +15,11 @@ from PySide6.QtWidgets import QApplication, QFrame, QGraphicsItem
 from pytestqt.qtbot import QtBot
 from tools.sample_fleet import let_hosts_answer, write_sample
 
+from tests.gui.living_objects import living_objects
 from tests.waiting import wait_until
 from torchyard_core.topology.file import read_topology
 from torchyard_gui import app
-from torchyard_gui.windows.connections import WindowConnections
+from torchyard_gui.windows.signal_connections import SignalConnections
 
 CONTROL = Qt.KeyboardModifier.ControlModifier
 SHIFT = Qt.KeyboardModifier.ShiftModifier
@@ -34,8 +35,8 @@ def use_a_window(qtbot: QtBot, folder: Path) -> None:
     home, fleet_file, file = write_sample(folder, "eight")
     window = app.make_window(home, fleet_file, file)
     window.painted.disconnect()
-    wiring = window.findChild(WindowConnections)
-    assert isinstance(wiring, WindowConnections)
+    wiring = window.findChild(SignalConnections)
+    assert isinstance(wiring, SignalConnections)
     wiring.runs.refresh = lambda: None  # type: ignore[method-assign]  # This prevents contact with hosts.
     let_hosts_answer(wiring.fleet)
     window.make_pages()
@@ -70,9 +71,8 @@ def settle() -> None:
 
 
 def live_objects() -> list[QObject | QGraphicsItem]:
-    kinds = QObject | QGraphicsItem
-    found = [thing for thing in gc.get_objects() if issubclass(type(thing), kinds) and shiboken6.isValid(thing)]
-    return [thing for thing in found if not is_popup(thing)]
+    found = living_objects(QObject | QGraphicsItem)
+    return [thing for thing in found if shiboken6.isValid(thing) and not is_popup(thing)]
 
 
 def is_popup(thing: QObject | QGraphicsItem) -> bool:

@@ -32,7 +32,7 @@ from torchyard_gui.launch import panel as launch_panel
 from torchyard_gui.runs.page import RunsPage
 from torchyard_gui.topology.page import TopologyPage
 from torchyard_gui.topology.palette_list import COUNT
-from torchyard_gui.windows.connections import WindowConnections
+from torchyard_gui.windows.signal_connections import SignalConnections
 
 ZONE = "Europe/Berlin"
 NOW = datetime(2031, 1, 8, 8, 0, tzinfo=UTC)
@@ -64,8 +64,8 @@ class Office:
         window = self.window = app.make_window(*self.places)
         self.qtbot.addWidget(window, before_close_func=lambda _: self.wiring.document.start_new())
         window.painted.disconnect()  # After its first paint, the window would contact hosts.
-        wiring = window.findChild(WindowConnections)
-        assert isinstance(wiring, WindowConnections)
+        wiring = window.findChild(SignalConnections)
+        assert isinstance(wiring, SignalConnections)
         self.wiring = wiring
         wiring.runs.refresh = lambda: None  # type: ignore[method-assign]  # This prevents contact with hosts.
         let_hosts_answer(wiring.fleet)
@@ -313,8 +313,8 @@ def test_without_a_calendar_planning_for_later_opens_none(qtbot: QtBot, tmp_path
     window = app.make_window(home, fleet_file, file)
     qtbot.addWidget(window)
     window.painted.disconnect()
-    wiring = window.findChild(WindowConnections)
-    assert isinstance(wiring, WindowConnections)
+    wiring = window.findChild(SignalConnections)
+    assert isinstance(wiring, SignalConnections)
     let_hosts_answer(wiring.fleet)
     assert [len(host.busy_gpus) for host in wiring.fleet.facts() if host.name == "gpu-d"] == [4]
     wiring._use_calendar()

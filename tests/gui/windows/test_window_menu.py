@@ -14,22 +14,22 @@ from tools.sample_fleet import let_hosts_answer, write_sample
 
 from tests.gui.theme_fixture import without_theme
 from torchyard_gui import app
-from torchyard_gui.windows.connections import WindowConnections
 from torchyard_gui.windows.main_window import MainWindow
+from torchyard_gui.windows.signal_connections import SignalConnections
 
 Key = Qt.Key
 CONTROL, SHIFT = Qt.KeyboardModifier.ControlModifier, Qt.KeyboardModifier.ShiftModifier
 
 
 @pytest.fixture
-def wiring(qtbot: QtBot, tmp_path: Path) -> Iterator[WindowConnections]:
+def wiring(qtbot: QtBot, tmp_path: Path) -> Iterator[SignalConnections]:
     """Returns the connections of an active window that shows the Topology page. No host is contacted."""
     with without_theme():
         window = app.make_window(*write_sample(tmp_path / "yard", "eight"))
         qtbot.addWidget(window)
         window.painted.disconnect()
-        wiring = window.findChild(WindowConnections)
-        assert isinstance(wiring, WindowConnections)
+        wiring = window.findChild(SignalConnections)
+        assert isinstance(wiring, SignalConnections)
         let_hosts_answer(wiring.fleet)
         window.show_page("topology")
     window.show()
@@ -72,7 +72,7 @@ def texts(window: MainWindow, name: str) -> list[str]:
     return [action.text() for action in window.menu.menus[name].actions()]
 
 
-def test_the_menu_opens_as_often_as_it_is_wanted(wiring: WindowConnections, qtbot: QtBot) -> None:
+def test_the_menu_opens_as_often_as_it_is_wanted(wiring: SignalConnections, qtbot: QtBot) -> None:
     window = wiring.window
     found = []
     for _ in range(4):
@@ -84,7 +84,7 @@ def test_the_menu_opens_as_often_as_it_is_wanted(wiring: WindowConnections, qtbo
     assert all(each == found[0] for each in found[1:])  # No submenu is left over from an earlier opening of the menu.
 
 
-def test_the_menu_has_its_first_entry_selected_after_f10(wiring: WindowConnections, qtbot: QtBot) -> None:
+def test_the_menu_has_its_first_entry_selected_after_f10(wiring: SignalConnections, qtbot: QtBot) -> None:
     menu = wiring.window.menu
     open_menu(wiring.window, qtbot)
     assert menu.activeAction() is menu.actions()[0]
@@ -96,7 +96,7 @@ def test_the_menu_has_its_first_entry_selected_after_f10(wiring: WindowConnectio
     qtbot.waitUntil(lambda: not menu.isVisible())
 
 
-def test_the_palette_opens_after_the_menu(wiring: WindowConnections, qtbot: QtBot) -> None:
+def test_the_palette_opens_after_the_menu(wiring: SignalConnections, qtbot: QtBot) -> None:
     window = wiring.window
     for _ in range(2):
         open_menu(window, qtbot)
@@ -108,7 +108,7 @@ def test_the_palette_opens_after_the_menu(wiring: WindowConnections, qtbot: QtBo
 
 
 def test_undo_and_redo_work_from_the_menu_and_by_their_keys_however_often_it_was_open(
-    wiring: WindowConnections, qtbot: QtBot
+    wiring: SignalConnections, qtbot: QtBot
 ) -> None:
     window = wiring.window
 

@@ -7,7 +7,16 @@ import math
 import pytest
 import torch
 
-from torchyard_roles.exchange.quantization import BLOCK, LARGEST, PIECE_BLOCKS, WIRES, WireCodec
+from torchyard_roles.exchange.quantization import (
+    BLOCK,
+    LARGEST,
+    LARGEST_MESSAGE,
+    MESSAGES,
+    PIECE_BLOCKS,
+    SMALLEST_MESSAGE,
+    WIRES,
+    WireCodec,
+)
 
 pytestmark = pytest.mark.train
 
@@ -66,6 +75,21 @@ def test_shares_that_are_encoded_apart_equal_the_whole(wire: str, size: int) -> 
     shares = [codec.cut(size, number, 3) for number in range(3)]
     parts = [codec.decode(codec.encode(values[each]), torch.empty(each.stop - each.start)) for each in shares]
     assert torch.equal(torch.cat(parts), whole)
+
+
+@pytest.mark.parametrize("elements", [0, 1, SMALLEST_MESSAGE + 1, 60 * SMALLEST_MESSAGE, 5_000_001, 100_000_000])
+def test_a_slice_is_divided_into_small_messages_of_equal_size_unless_there_would_be_too_many(elements: int) -> None:
+    messages = WireCodec("int8").messages(slice(1000, 1000 + elements))
+    sizes = [each.stop - each.start for each in messages]
+    assert sum(sizes) == elements
+    assert [each.start for each in messages] == [1000 + sum(sizes[:number]) for number in range(len(sizes))]
+    assert len(set(sizes[:-1])) <= 1
+    assert not any(size % BLOCK for size in sizes[:-1])
+    if len(sizes) > MESSAGES:
+        assert sizes[0] == LARGEST_MESSAGE
+    elif len(sizes) > 1:
+        assert SMALLEST_MESSAGE <= sizes[0] <= LARGEST_MESSAGE
+        assert sizes[0] == SMALLEST_MESSAGE or len(sizes) > MESSAGES // 2
 
 
 @pytest.mark.parametrize("wire", WIRES)

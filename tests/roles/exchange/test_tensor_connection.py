@@ -22,7 +22,7 @@ from tests.waiting import wait_until
 from torchyard_agent.protocol import authenticated_transport
 from torchyard_agent.protocol.authenticated_transport import FrameCodec
 from torchyard_roles.errors import PeerLost, ProtocolError
-from torchyard_roles.exchange import socket_io, tensor_connection
+from torchyard_roles.exchange import sockets, tensor_connection
 from torchyard_roles.exchange.tensor_connection import MAX_HEADER, Connection, Peer, listen
 from torchyard_roles.strategies.parameter_server.server_link import ServerLink
 from torchyard_roles.strategies.parameter_server.worker_session import Session
@@ -281,7 +281,7 @@ def test_a_descriptor_is_not_closed_under_a_thread_that_is_about_to_send(
     """The next connection could get the number of a closed descriptor before the thread sends."""
     caller, _ = ends
     is_about_to, goes_on = threading.Event(), threading.Event()
-    send_all = socket_io.send_all
+    send_all = sockets.send_all
 
     def stand_still(sock: socket.socket, parts: list[bytes | memoryview]) -> int:
         is_about_to.set()

@@ -114,6 +114,28 @@ def test_a_gradscaler_that_skips_by_itself_is_left_to_it_under_fail(fused: bool)
         optimizer.step()  # Here, step() is called directly and not by the scaler.
 
 
+def test_one_bad_number_is_found_at_any_place_and_numbers_whose_sum_overflows_are_finite() -> None:
+    for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
+        limits = torch.finfo(dtype)
+        large = [torch.full((count,), limits.max, dtype=dtype) for count in (7_000, 3, 1)]
+        assert all_finite(large).item(), dtype
+        assert not all_finite([torch.tensor([float("inf"), -float("inf")], dtype=dtype)]).item(), dtype
+        for bad in (float("nan"), float("inf"), -float("inf")):
+            for value in (limits.max, 1.0):
+                for gradient, place in ((0, 0), (0, 6_999), (1, 2), (2, 0)):
+                    spoilt = [torch.full_like(each, value) for each in large]
+                    spoilt[gradient][place] = bad
+                    assert not all_finite(spoilt).item(), (dtype, bad, value, gradient, place)
+
+
+def test_finite_gradients_on_a_cpu_are_only_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    def write(*arguments: object) -> None:
+        raise AssertionError("GradScaler's function writes all gradients")
+
+    monkeypatch.setattr(torch, "_amp_foreach_non_finite_check_and_unscale_", write)
+    assert all_finite([torch.ones(8), torch.ones(3, dtype=torch.float64)]).item()
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
 def test_on_a_gpu_one_bad_number_of_any_kind_is_found_at_any_place_and_the_largest_are_finite() -> None:

@@ -13,8 +13,8 @@ from tests.roles.programs import averages
 from torchyard_roles.environment import Environment
 from torchyard_roles.errors import UsageProblem
 from torchyard_roles.strategies import registry
-from torchyard_roles.strategies.base import Strategy
 from torchyard_roles.strategies.single_process import SingleProcess
+from torchyard_roles.strategies.strategy import Strategy
 
 pytestmark = pytest.mark.train
 

@@ -28,6 +28,8 @@ LONGER_S = 0.5
 """A delay in seconds that is much longer than a rank may have to wait for a CPU on a busy machine."""
 STEPS = 10
 """The number of steps; the last two take longer."""
+LATE_S = 0.05
+"""Seconds by which the script's reading of its clock after the first or last step may be late on a busy machine."""
 
 
 @pytest.fixture
@@ -51,7 +53,7 @@ def check_sums(ranks: list[list[dict[str, Any]]]) -> None:
         assert "compute_s" not in steps[0] or steps[0]["compute_s"] > 0  # The first step includes the warm-up.
         parts = [[metrics[name] for name in ("compute_s", "exchange_s", "wait_s")] for metrics in steps[1:]]
         assert min(map(min, parts)) >= 0
-        assert sum(map(sum, parts)) == pytest.approx(took(steps), rel=0.1)
+        assert sum(map(sum, parts)) == pytest.approx(took(steps), rel=0.1, abs=LATE_S)
 
 
 def took(steps: list[dict[str, Any]]) -> float:

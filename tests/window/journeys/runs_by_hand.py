@@ -15,7 +15,7 @@ from PySide6.QtWidgets import QPushButton
 
 from tests.window.user import User
 from torchyard_gui.runs.notes import NotesDialog
-from torchyard_gui.windows.connections import WindowConnections
+from torchyard_gui.windows.signal_connections import SignalConnections
 
 PARTS = ("journey", "reopened")
 SCRIPT = """
@@ -125,7 +125,7 @@ def journey(user: User) -> None:
 
     topology = user.show_page("topology")
     user.gui(lambda: topology.editor.set_name("renamed"))
-    home: Path = user.gui(lambda: window.findChild(WindowConnections)).home.path
+    home: Path = user.gui(lambda: window.findChild(SignalConnections)).home.path
     recovery = home / "recovery"
     user.expect(lambda: any(recovery.glob("*.json")), "the change is kept for a crash")
     (folder_of(home) / "enough").touch()
@@ -138,7 +138,7 @@ def reopened(user: User) -> None:
     assert user.gui(lambda: window.current) == "topology"
     assert user.gui(lambda: topology.document.path).name == "short.yaml"
     assert user.gui(lambda: topology.document.value.name) == "renamed"
-    connections: Any = user.gui(lambda: window.findChild(WindowConnections))
+    connections: Any = user.gui(lambda: window.findChild(SignalConnections))
     bar = user.gui(lambda: connections.absence.bar)
     user.expect(lambda: bar.isVisible() and "finished" in bar.text, "the end of the run is reported")
     user.picture("reopened")

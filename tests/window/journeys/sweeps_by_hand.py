@@ -22,7 +22,7 @@ from torchyard_core.home import Home
 from torchyard_core.launch.launch import StartedRun
 from torchyard_core.sweeps.trial_table import Trial
 from torchyard_gui.sweeps.trial_table import TRIAL, VALUE
-from torchyard_gui.windows.connections import WindowConnections
+from torchyard_gui.windows.signal_connections import SignalConnections
 
 RESUMED, RUN = "20261120-171502-9f2a", "20261120-101010-4c4c"
 BEGAN_S = 600
@@ -53,7 +53,7 @@ def prepare(home: Path) -> None:
 
 
 def journey(user: User) -> None:
-    sweep, run = user.gui(lambda: simulate(user.window.findChild(WindowConnections)))
+    sweep, run = user.gui(lambda: simulate(user.window.findChild(SignalConnections)))
     page = user.show_page("sweeps")
     user.expect(lambda: page.table.trials.rowCount() == 38 and page.sweep.is_fresh, "the trials are shown")
     look_at_trials(user, page)

@@ -44,7 +44,7 @@ def journey(user: User) -> None:
     page = user.show_page("topology")
     home: Any = user.arguments[0]
     user.gui(lambda: page.open(home.path / "drawn.yaml"))
-    user.expect(lambda: len(page.scene.names) == 7, "the design is drawn")
+    user.expect(lambda: len(page.scene.names) == 7, "the topology is drawn")
     racks = rack_places(user, page)
     user.picture("1-opened")
 

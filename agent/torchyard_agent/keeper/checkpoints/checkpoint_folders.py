@@ -24,11 +24,11 @@ ABOUT = "checkpoint.json"
 PARTS = "parts"
 """Name of the folder with the parts that ranks and servers save on their own hosts."""
 SCRATCH = ".carried-"
-"""Prefix of folders that are incomplete, because they are being copied to this host or linked."""
+"""Prefix of the folders of incomplete checkpoints, which are being copied or linked."""
 KEPT = 2
 """The number of copied checkpoints that are kept."""
 _FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,200}|\.metadata")
-"""Names of checkpoint files. `.metadata` describes the parts of a sharded model."""
+"""The names that the files of a checkpoint may have. `.metadata` describes the parts of a sharded model."""
 MAX_FILES = 10_000
 MAX_ABOUT = 8 * 1024 * 1024
 
@@ -36,7 +36,7 @@ MAX_ABOUT = 8 * 1024 * 1024
 def checkpoints_dir(run_dir: str) -> str:
     """Returns the checkpoint folder in the run's outputs, from which desktops can download checkpoints.
 
-    It is the value of TORCHYARD_CHECKPOINTS if the run's hosts share no folder.
+    This folder is the value of TORCHYARD_CHECKPOINTS if the run's hosts share no folder.
     """
     return os.path.join(run_dir, "outputs", "checkpoints")
 
@@ -132,7 +132,10 @@ def keep_newest(folder: str, count: int = KEPT) -> None:
 
 
 def scratch(folder: str, name: str) -> str:
-    """Creates the folder into which `name` is transferred, and removes the folders of other transfers."""
+    """Creates and returns the folder into which the checkpoint `name` is transferred.
+
+    The folders of other transfers are removed.
+    """
     os.makedirs(folder, 0o700, exist_ok=True)
     mine = os.path.join(folder, SCRATCH + name)
     for other in os.listdir(folder):
@@ -151,10 +154,10 @@ def clear_scratch(folder: str) -> None:
 
 
 def seed(old_run_dir: str, run_dir: str) -> str:
-    """Links the newest complete checkpoint of an older run on this host into a new run, with the parts of ranks.
+    """Links the newest complete checkpoint and the parts of ranks from an older run on this host into a new run.
 
-    Hard links suffice if the file system supports them, because checkpoint files are never modified. Parts, such as a
-    server's shard, are linked even if this host has no complete checkpoint.
+    Files are hard-linked, because checkpoint files are never modified. If the file system does not support this, they
+    are copied. Parts, such as a server's shard, are linked even if this host has no complete checkpoint.
 
     Returns:
         The checkpoint's name, or "" if the older run has no complete checkpoint on this host.

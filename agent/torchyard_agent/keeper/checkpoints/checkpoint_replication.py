@@ -1,8 +1,8 @@
-"""Copies checkpoints between the hosts of a run. `decisions.replication_policy` decides which to copy where.
+"""Copies checkpoints between the hosts of a run, as decided by `decisions.replication_policy`.
 
-The primary scans the chief's folder, and orders members over the gang link to copy a checkpoint. For the transfer, a
-member opens another connection to the port of the gang link. A failed transfer is journaled and logged, and the run
-continues.
+The primary scans the chief's checkpoint folder, and orders members over the gang link to copy a checkpoint. For the
+transfer, a member opens another connection to the port of the gang link. A failed transfer is journaled and logged, and
+the run continues.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from torchyard_agent.keeper.link import messages
 from torchyard_agent.keeper.link.gang_link import NETWORK_ERRORS, Message, Stream
 
 SCAN_EVERY_S = 1.0
-"""Interval in seconds at which the chief's folder is scanned for new checkpoints."""
+"""Interval in seconds at which the chief's checkpoint folder is scanned for new checkpoints."""
 BRING_WITHIN_S = 300.0
-"""Longest time in seconds by which the chief's start is delayed to copy a checkpoint from another host."""
+"""Maximum delay in seconds of the chief's start while a checkpoint is copied from another host."""
 RETRY_S = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
-"""Pauses in seconds before each attempt to resume an interrupted transfer."""
+"""Delays in seconds before the attempts to resume an interrupted transfer."""
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ class CheckpointSender:
         self.scan()
 
     def scan(self) -> None:
-        """Scans the chief's folder for a new checkpoint, and orders copies of it."""
+        """Scans the chief's checkpoint folder for a new checkpoint, and orders copies of it."""
         name = checkpoint_folders.newest(self._folder, self._run_id)
         if name != self._replication.newest:
             self._take(replication_policy.on_saved(self._replication, name))
@@ -80,7 +80,7 @@ class CheckpointSender:
             self._on_saved(saved)
 
     async def watch(self) -> None:
-        """Scans the chief's folder periodically."""
+        """Scans the chief's checkpoint folder every SCAN_EVERY_S."""
         while True:
             await asyncio.sleep(SCAN_EVERY_S)
             self.scan()
@@ -91,7 +91,7 @@ class CheckpointSender:
             self._order(one.host, messages.FetchCheckpoint(one.name))
 
     def add_host(self, host: str) -> None:
-        """Includes a host that was added to the run as a possible receiver of copies."""
+        """Makes a host that was added to the run a possible receiver of checkpoint copies."""
         self._take(replication_policy.on_host_added(self._replication, host))
 
     def on_host(self, host: str, holds: str) -> None:
@@ -121,9 +121,9 @@ class CheckpointSender:
         return replication_policy.newest_elsewhere(self._replication) is not None
 
     async def restore(self, host: str) -> None:
-        """Copies the newest complete checkpoint to the chief's host, `host`, from another host.
+        """Copies the newest complete checkpoint from another host to `host`, the chief's host.
 
-        If a host fails to send it, other hosts are tried. The attempts end after BRING_WITHIN_S.
+        If a host fails to send its checkpoint, other hosts are tried. All attempts end after BRING_WITHIN_S.
         """
         deadline = asyncio.get_running_loop().time() + BRING_WITHIN_S
         failed: list[str] = []

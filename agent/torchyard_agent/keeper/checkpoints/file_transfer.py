@@ -104,7 +104,7 @@ async def _send_file(stream: Stream, handle: int, start: int, size: int) -> None
 
 
 async def receive(stream: Stream, folder: str, name: str) -> int:
-    """Receives the checkpoint `name` into `folder`, and returns its size in bytes. Resumes an earlier attempt.
+    """Receives the checkpoint `name` into `folder`, and returns its size in bytes. Resumes an interrupted transfer.
 
     The checkpoint's folder gets its final name when it is complete and synced to disk.
 
@@ -184,9 +184,9 @@ async def _receive_file(stream: Stream, path: str, name: str, size: int) -> None
         os.close(handle)
     if digest_sent != digest.hexdigest():
         with contextlib.suppress(OSError):
-            # After a disk error or another save of the same step, the next attempt must begin at the first byte. The
-            # file is replaced by an empty one, because it may be a hard link to an older copy, which must not change
-            # and must not be linked again.
+            # The file is damaged, or belongs to another save of the same step. The next attempt must receive all of it.
+            # The file is replaced by an empty one and not truncated, because it may be a hard link to an older copy,
+            # which must not change. An existing file also prevents `_reuse` from linking the older copy again.
             os.unlink(path)
             os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
         raise AuthenticationError(f"{name} does not match the SHA-256 that was sent with it")
@@ -219,9 +219,10 @@ def _publish(scratch: str, target: str) -> None:
 
 
 def _reuse(target: str, scratch: str, files: Mapping[str, int]) -> None:
-    """Links the files of an older copy that have the same size. Unchanged files are then only hashed and not sent.
+    """Hard-links the files of an older copy whose sizes have not changed into the folder of the transfer.
 
-    `checkpoint.json` is always sent.
+    A linked file is hashed and not received. If its hash differs from that of the sender's file, the next attempt
+    receives the file. `checkpoint.json` is never linked.
     """
     for name, size in files.items():
         old, new = os.path.join(target, name), os.path.join(scratch, name)

@@ -36,7 +36,7 @@ class ReplicaSpawned(NamedTuple):
 
 
 class RankFailed(NamedTuple):
-    """The first rank of a replica has exited with a nonzero code. Other ranks may still be running."""
+    """A replica's first failure: one of its ranks has exited with a nonzero code. Its other ranks may be running."""
 
     replica: str
     exit_code: int
@@ -66,12 +66,12 @@ class LinkRestored(NamedTuple):
 
 
 class HostLost(NamedTuple):
-    """The lease of a host's keeper has expired. If this keeper is still running, it ends its own ranks."""
+    """The lease of a host's keeper has expired, or the keeper leaves the run. A keeper that is alive ends its ranks."""
 
     host: str
     why: str
     has_left: bool = False
-    """Whether the keeper has announced that it leaves the run, because its own job ends."""
+    """Whether the keeper has announced that it leaves the run, because the host's group job ends."""
 
 
 class GangTrains(NamedTuple):
@@ -82,11 +82,11 @@ class GangTrains(NamedTuple):
 
 
 class ReplicaReady(NamedTuple):
-    """A lost replica that was started again has distributed its model, and is waiting for the state of its peers."""
+    """A lost replica has restarted and called `distribute()`, and is waiting for the state of its peers."""
 
     replica: str
     attempt: int
-    """The number of this return of the replica, as in `instructions.StartReplica`."""
+    """The number of the replica's return, as in `instructions.StartReplica`."""
 
 
 class BoundaryReached(NamedTuple):
@@ -117,7 +117,7 @@ class ReplicasWithdrawn(NamedTuple):
 
 
 class HostReturned(NamedTuple):
-    """A lost host's keeper has reconnected, and none of the run's processes is left there. The host is usable again."""
+    """A lost host's keeper has reconnected. No process of the run is left on the host, which is usable again."""
 
     host: str
 
@@ -147,7 +147,7 @@ class GpusAcquired(NamedTuple):
 
 
 class GpusBusy(NamedTuple):
-    """The GPUs of a scheduled run are in use on this host. The host tries again.
+    """The GPUs of a scheduled run are in use on a host. The host keeps trying to lock them.
 
     `what` describes a process that uses one of the GPUs.
     """
@@ -171,9 +171,9 @@ class StopRequested(NamedTuple):
     reason: str
     force: bool = False
     is_failure: bool = False
-    """Whether the run has failed, as a sweep without a complete trial has, and was not stopped."""
+    """Whether the run ends as failed and not as stopped, for example a sweep without a complete trial."""
     within_s: float | None = None
-    """The longest grace period in seconds, if a scheduler leaves less time than the policy."""
+    """An upper limit in seconds for the grace period. If it is None, the policy's grace period applies."""
 
 
 class TimerFired(NamedTuple):

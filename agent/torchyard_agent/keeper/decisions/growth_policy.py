@@ -15,11 +15,11 @@ from torchyard_agent.keeper.decisions.state import KILL_AFTER_S, UP, Gang, Host,
 from torchyard_agent.protocol.run_states import ReplicaState, RunState
 
 ADDED = "added"
-"""The phase in which the replica waits for its host to join."""
+"""The phase in which an added replica waits for its host to join."""
 
 
 def refusal(run: Run, host: str) -> str:
-    """Returns why no worker can be added to a run on this host now, as a clause, or "" if one can be added."""
+    """Returns the reason why no worker can be added on this host now, worded as a clause, or "" if one can be added."""
     if run.outcome is not None or run.state.is_terminal or not run.started:
         return f"it is {run.state.value}"
     if run.policy.get("on_worker_loss") != "continue":
@@ -78,7 +78,7 @@ def _on_added(step: Step, event: ReplicasAdded) -> None:
 
 
 def _on_withdrawn(step: Step, event: ReplicasWithdrawn) -> None:
-    """Withdraws the replicas that are not members yet."""
+    """Withdraws the replicas that the event names, except those that are already members."""
     for one in step.run.replicas:
         if one.name in event.replicas and one.added and not one.withdrawn:
             _withdraw(step, one, event.why)
@@ -106,7 +106,7 @@ def _withdraw(step: Step, replica: Replica, why: str) -> None:
 
 
 def _settle(step: Step, gang: Gang) -> None:
-    """Starts added replicas if their host has joined, and withdraws them if their attempts are used up."""
+    """Starts added replicas whose host has joined, and withdraws those that may not be started again."""
     for one in step.run.replicas:
         if not one.added or one.withdrawn or one.gang != gang.name:
             continue
@@ -127,7 +127,7 @@ def on_restart(step: Step, gang: Gang) -> None:
 
 
 def _dismiss_hosts(step: Step) -> None:
-    """Makes hosts leave the run if all their replicas were withdrawn and have ended."""
+    """Dismisses each host whose replicas were all withdrawn and have ended."""
     if step.run.outcome is not None:
         return
     for name in dict.fromkeys(one.host for one in step.run.replicas if one.withdrawn):

@@ -15,15 +15,15 @@ GPUS = "gpus"
 CHOOSE = "choose"
 """Timer for collecting failures. When it expires, one of the failures is chosen as the cause."""
 GRACE = "grace"
-"""Timer for the grace period that replicas without a failure get when the run ends."""
+"""Timer for the grace period of the remaining replicas after a failure that ends the run."""
 GANG_GRACE = "gang_grace"
-"""Timer for the grace period that replicas without a failure get when their gang will be restarted."""
+"""Timer for the grace period of a gang's remaining replicas after a failure for which the gang is restarted."""
 EXPLAIN = "explain"
-"""The timer that limits how long a failure of trainers waits for the loss of a server to be detected as its cause."""
+"""The timer that limits how long the restart of trainers is delayed to detect the loss of a server as the cause."""
 HOST_WAIT = "host_wait"
 """The timer that limits how long a lost host may take to return."""
 RETURN = "return"
-"""Timer for the pause before lost replicas are started again."""
+"""Timer for the restart delay of lost replicas."""
 
 
 class HostWait(NamedTuple):
@@ -62,9 +62,9 @@ class RecordGangRestart(NamedTuple):
 
 
 class RecordMembership(NamedTuple):
-    """Informs a gang's ranks that it continues without lost replicas, or with returned ones.
+    """Informs a gang's ranks that the gang continues without lost replicas, or with returned ones.
 
-    All hosts journal this.
+    All hosts journal the new membership.
     """
 
     gang: str
@@ -93,7 +93,10 @@ class NotifyUser(NamedTuple):
 
 
 class AcquireGpus(NamedTuple):
-    """Instructs a host to lock the run's GPUs. The host reports that it has done so, or which process uses a GPU."""
+    """Instructs a host to lock the run's GPUs.
+
+    The host reports GpusBusy while a GPU is in use, and GpusAcquired when it has locked all GPUs.
+    """
 
     host: str
     only_if_idle: bool
@@ -104,7 +107,7 @@ class StartRanks(NamedTuple):
 
 
 class StartGang(NamedTuple):
-    """Instructs the hosts of these replicas to start their ranks as a new generation of the gang."""
+    """Instructs the hosts of `replicas` to start the replicas' ranks as a new generation of the gang."""
 
     gang: str
     generation: int
@@ -118,7 +121,7 @@ class StartReplica(NamedTuple):
     generation: int
     replica: str
     attempt: int
-    """The number of this return of the replica, beginning with 1."""
+    """The number of the replica's return, beginning with 1."""
 
 
 class AnnounceReturn(NamedTuple):
@@ -138,18 +141,18 @@ class DismissHost(NamedTuple):
 
 
 class ClearGang(NamedTuple):
-    """Instructs a host to end the processes that replicas' ranks left behind, and to report when none is left."""
+    """Instructs a host to end the processes that ranks left behind, and to report when all of them have exited."""
 
     host: str
     gang: str
-    """The gang, or the name of the replica if it returns alone."""
+    """The name of the gang, or that of the replica if only one replica returns."""
     generation: int
     replicas: tuple[str, ...]
     grace_s: float
 
 
 class EndRanks(NamedTuple):
-    """Instructs a host to end replicas' ranks by SIGTERM, and those that are running after `grace_s` by SIGKILL."""
+    """Instructs a host to end ranks with SIGTERM, and those still running `grace_s` seconds later with SIGKILL."""
 
     host: str
     replicas: tuple[str, ...]
@@ -166,7 +169,7 @@ class Sweep(NamedTuple):
 
 
 class SetTimer(NamedTuple):
-    """Sets a timer. After this number of seconds, the event TimerFired(timer, gang, generation) occurs."""
+    """Sets a timer. After `seconds`, the event TimerFired(timer, gang, generation) occurs."""
 
     timer: str
     seconds: float
@@ -175,7 +178,7 @@ class SetTimer(NamedTuple):
 
 
 class FinishRun(NamedTuple):
-    """Writes the run's terminal state to the journal. No process of the run is left on any connected host."""
+    """Writes the run's terminal state to the journal, when no process of the run is left on any connected host."""
 
     state: RunState
     reason: str

@@ -4,7 +4,7 @@
     STARTED ──its ranks have distributed their model──> READY ──the members are at a step boundary──> member
 
 A replica is started again at most `max_restarts` times. If a replica fails before it is a member, the members are not
-affected, and the next attempt follows if any is left.
+affected, and the replica is started again unless this limit is reached.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from torchyard_agent.keeper.decisions.state import UP, Gang, Replica, Run, Step
 from torchyard_agent.protocol.run_states import ReplicaState
 
 GONE = "gone"
-"""The replica is lost. Its ranks may still run, and its host may be lost."""
+"""The phase of a lost replica whose ranks may still run, and whose host may be lost."""
 CLEARING = "clearing"
-"""The host is ending the processes that the replica left behind."""
+"""The phase in which a host ends the processes that a lost replica left behind."""
 PAUSING = "pausing"
-"""The replica will be started after a pause."""
+"""The phase of a lost replica whose restart delay (`failure_grace_s`) has not elapsed yet."""
 STARTED = "started"
-"""The replica was started and is preparing its training."""
+"""The phase of a replica that was started and is preparing its training."""
 READY = "ready"
-"""The replica is waiting for the state of its peers."""
+"""The phase of a replica that is waiting for the training state of its peers."""
 LEFTOVERS_GRACE_S = 0.5
 """Grace period in seconds for processes that lost ranks left behind."""
 TOLERANCE_S = 0.001
-"""Largest difference in seconds between the clock of timers and the clock of decisions."""
+"""Number of seconds by which a timer may fire before the time that was computed for it."""
 
 
 def record_membership(step: Step, gang: Gang, cause: str) -> None:
@@ -72,7 +72,7 @@ def settle(step: Step, gang: Gang) -> None:
 
 
 def may_start(step: Step, gang: Gang, replica: Replica) -> bool:
-    """Returns whether a lost replica may be started: the members must be training, and attempts must be left."""
+    """Returns whether a lost replica may be started. All members must be running, and it must have restarts left."""
     left = [one for one in step.run.members(gang) if not one.missing]
     train = all(one.state is ReplicaState.RUNNING and one.failure is None for one in left)
     allowed = not replica.withdrawn and not is_exhausted(step.run, replica)
@@ -80,12 +80,12 @@ def may_start(step: Step, gang: Gang, replica: Replica) -> bool:
 
 
 def is_exhausted(run: Run, replica: Replica) -> bool:
-    """Returns whether all attempts to start the replica alone have been used up."""
+    """Returns whether the replica has been started alone as often as `max_restarts` allows."""
     return replica.returns >= run.policy["max_restarts"] + replica.uncounted
 
 
 def on_cleared(step: Step, event: GangCleared) -> None:
-    """Begins the pause before the start of a replica when none of its processes is left."""
+    """Begins a replica's restart delay when none of its earlier processes is left."""
     replica = step.run.replica(event.gang)
     gang = step.run.gang(replica.gang)
     if replica.phase == CLEARING and gang.generation == event.generation:
@@ -95,7 +95,7 @@ def on_cleared(step: Step, event: GangCleared) -> None:
 
 
 def on_pause_over(step: Step, gang: Gang, generation: int) -> None:
-    """Starts the lost replicas whose pause is over."""
+    """Restarts the lost replicas whose restart delay has elapsed."""
     if gang.generation != generation:
         return
     for one in step.run.members(gang):
@@ -135,7 +135,7 @@ def on_ready(step: Step, event: ReplicaReady) -> None:
 def on_boundary(step: Step, event: BoundaryReached) -> None:
     """Makes the replicas that are ready members of their gang.
 
-    The members are waiting for an answer, so an answer is sent even if no replica is ready any more.
+    The members wait at the step boundary for a new membership, which is sent even if no replica is ready any more.
     """
     gang = step.run.gang(event.gang)
     if gang.generation != event.generation or gang.phase != UP or event.number <= gang.joined:

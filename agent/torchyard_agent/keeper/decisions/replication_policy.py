@@ -17,7 +17,7 @@ from torchyard_agent.protocol.messages import ReplicaPlan
 
 
 class Route(NamedTuple):
-    """The state of the copies on one host.
+    """The state of checkpoint copies on one host.
 
     A checkpoint is identified by a result of `checkpoint_folders.newest`, such as `step-000000001200`.
     """
@@ -28,7 +28,7 @@ class Route(NamedTuple):
     under_way: str = ""
     """The checkpoint that is being copied to the host, or "" if there is none."""
     dropped: bool = False
-    """Whether the copy in progress replaced that of an older checkpoint."""
+    """Whether the copy in progress has replaced the unfinished copy of an older checkpoint."""
     refused: str = ""
     """The last checkpoint that could not be copied to the host, or "" if there is none."""
 
@@ -42,7 +42,7 @@ class Replication(NamedTuple):
     peers: tuple[str, ...]
     """The hosts that may hold the second copy, in order of preference."""
     routes: tuple[Route, ...] = ()
-    """The state of the copies on each host that has joined and is not lost."""
+    """The state of checkpoint copies on each host that has joined and is not lost."""
     newest: str = ""
     """The newest complete checkpoint on the chief's host, or "" if there is none."""
 
@@ -51,7 +51,7 @@ class Replication(NamedTuple):
 
 
 class Transfer(NamedTuple):
-    """An order to copy a checkpoint between the chief's host and `host`. It replaces an earlier order."""
+    """An order to copy a checkpoint between the chief's host and `host`. It replaces an earlier order for `host`."""
 
     host: str
     name: str
@@ -61,7 +61,7 @@ Decided = tuple[Replication, list[Transfer]]
 
 
 def begin(hosts: Sequence[str], replicas: Iterable[ReplicaPlan]) -> Replication:
-    """Returns the initial state of a run whose primary is the first of `hosts`.
+    """Returns the initial replication state of a run whose primary is the first of `hosts`.
 
     The peer, which holds the second copy, is preferably a host with a trainer.
     """
@@ -112,7 +112,7 @@ def on_copied(replication: Replication, host: str, name: str) -> Decided:
 
 
 def on_refused(replication: Replication, host: str, name: str) -> Decided:
-    """Handles a failed copy to a host. Only a newer checkpoint will be copied there."""
+    """Handles a failed copy to a host. Only a newer checkpoint will be copied to this host."""
     route = replication.route(host)
     if route is None:
         return replication, []
@@ -123,7 +123,7 @@ def newest_elsewhere(replication: Replication, excluded: Iterable[str] = ()) -> 
     """Returns the newest checkpoint on the other hosts if it is newer than that on the chief's host, otherwise None.
 
     Args:
-        excluded: Hosts that have failed to send it.
+        excluded: Hosts that have failed to send their newest checkpoint.
     """
     newer = [one for one in replication.routes if one.holds > replication.newest and one.host not in set(excluded)]
     if not newer:

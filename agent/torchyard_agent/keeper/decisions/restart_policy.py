@@ -5,8 +5,9 @@
 
 Two generations of a gang never run at the same time. A gang is restarted only when every connected host has reported
 that it runs no process of the gang, and every other host has been unreachable for longer than the sum of its lease and
-the time that its ranks need to exit. Trainers are restarted only when all servers and reducers are running, including
-servers that exited after the trainers. Otherwise the trainers would use up their restarts while a server is missing.
+the time that its ranks need to exit. Trainers are restarted only when all servers and reducers are running. Otherwise
+the trainers would use up their restarts while a server is missing. Servers that exited after the trainers are restarted
+first.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def handle_failure(step: Step, gang: Gang, failure: Failure, replica: Replica | 
     """Begins a restart of the gang, adds the failure to a restart in progress, or continues without the replica.
 
     Returns:
-        Whether this was possible. If not, the caller ends the run, unless an evaluator has failed.
+        Whether one of these was possible. If not, the caller ends the run, unless an evaluator has failed.
     """
     if step.run.outcome is not None:
         return False
@@ -179,7 +180,7 @@ def settle(step: Step) -> None:
 def _clear(step: Step, gang: Gang) -> Gang:
     """Chooses the cause of a restart, and ends the processes that the gang's replicas left behind.
 
-    Called when all replicas of the gang have ended. If a restart would not help, the run ends instead.
+    Called when all replicas of the gang have ended. If a restart would not help, the run ends.
     """
     cause = most_likely_cause(step, gang.failures)
     if not cause.curable:
@@ -234,7 +235,7 @@ def _announce_wait(step: Step, gang: Gang) -> None:
 
 
 def _restart(step: Step, gang: Gang) -> None:
-    """Starts the next generation of a gang. If the wait for lost hosts is over, it starts without them.
+    """Starts the next generation of a gang, without the lost hosts if the wait for them is over.
 
     If the run cannot continue without the lost hosts, it ends.
     """
@@ -264,7 +265,7 @@ def _restart(step: Step, gang: Gang) -> None:
     )
     step.set_gang(gang.name, announced=0, joined=0)
     if any(one.added for one in step.run.members(gang)):
-        from torchyard_agent.keeper.decisions import growth_policy  # Imported only here, because few runs grow.
+        from torchyard_agent.keeper.decisions import growth_policy  # Imported only when hosts are added.
 
         growth_policy.on_restart(step, gang)
     for one in taking_part:
@@ -297,7 +298,7 @@ def _servers_are_up(step: Step) -> bool:
 
 
 def _is_dispensable(run: Run, members: list[Replica]) -> bool:
-    """Returns whether the run can continue without this worker group. It cannot if this is the chief's group."""
+    """Returns whether the run can continue without the gang `members`: a worker group other than the chief's."""
     chief = next((one.gang for one in run.replicas if one.trainer), None)
     return all(one.trainer and one.gang != chief for one in members)
 
@@ -313,17 +314,17 @@ def _may_return(run: Run, gang: Gang) -> bool:
 
 
 def _is_own_job(run: Run, gang: Gang) -> bool:
-    """Returns whether the gang's hosts belong to a job of their own."""
+    """Returns whether the gang's hosts belong to a group job."""
     return any(run.host(one.host).own_job for one in run.replicas if one.gang == gang.name)
 
 
 def leave(step: Step, host: str, why: str) -> None:
-    """Continues without a worker group whose job has ended, until that job starts again.
+    """Continues without the worker groups on `host`, whose group job has ended, until the job starts again.
 
-    This is no restart, and no failure of the group. The ranks of the group on other hosts are ended.
+    This counts neither as a restart nor as a failure. The ranks of these groups on other hosts are ended.
     """
     for name in dict.fromkeys(one.gang for one in step.run.replicas if one.host == host):
-        for one in step.run.replicas:  # Those of a group that was dropped before may still be ending.
+        for one in step.run.replicas:  # The replicas of a group that was dropped earlier may still be ending.
             is_there = one.gang == name and one.host == host and one.state is not ReplicaState.PENDING
             if is_there and not one.state.is_terminal:
                 step.set_replica(one.name, state=ReplicaState.LOST, reason=why)
@@ -338,7 +339,7 @@ def leave(step: Step, host: str, why: str) -> None:
 
 
 def _end_with_too_few(step: Step) -> None:
-    """Ends the run if jobs have ended whose hosts the run needs (`min_replicas`), and did not start again in time."""
+    """Ends the run if group jobs did not start again in time and a pool has fewer replicas than `min_replicas`."""
     over = [host for host in step.run.hosts if host.own_job and host.lost and host.wait_until <= step.now]
     names = {host.name for host in over if host.joined}
     without = [one for one in step.run.replicas if one.host in names and one.dropped]
@@ -348,7 +349,7 @@ def _end_with_too_few(step: Step) -> None:
 
 
 def _too_few(run: Run, without: list[Replica]) -> str | None:
-    """Returns the reason why the run cannot continue without these replicas, or None if it can."""
+    """Returns the reason why the run cannot continue without the replicas in `without`, or None if it can."""
     lost = {host.name for host in run.hosts if host.lost}
     for pool in dict.fromkeys(one.pool for one in without if one.role != "evaluator"):
         there = [one for one in run.replicas if one.pool == pool and not one.dropped and not one.added]

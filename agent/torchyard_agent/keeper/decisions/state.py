@@ -17,21 +17,21 @@ from torchyard_agent.protocol.run_states import ReplicaState, RunState
 COLLECT_S = 1.0
 """Failures within this many seconds after the first failure are candidates for the cause."""
 NOTICED_WITHIN_S = 20.0
-"""Longest time in seconds until a server's failure is known.
+"""Time in seconds for which a server's failure counts as a possible cause of its trainers' failures.
 
-The server's trainers detect its failure within 10 s. If its host was lost, the primary detects the loss later.
+Trainers detect the failure of a server within 10 s. The primary may detect the loss of a server's host later.
 """
 KILL_AFTER_S = 1.5
 """Seconds from SIGTERM to SIGKILL for replicas that must end because another replica has failed or was lost."""
 
 UP = "up"
-"""The gang is not being restarted. It is starting, running, has ended, or was dropped."""
+"""The phase of a gang that is not being restarted: it is starting, running, has ended, or was dropped."""
 FAILING = "failing"
-"""A replica of the gang has failed. The others are ended after their grace period."""
+"""The phase of a gang after the failure of a replica. The other replicas are ended after their grace period."""
 CLEARING = "clearing"
-"""All ranks of the gang have ended. Its hosts are ending the processes that the ranks left behind."""
+"""The phase of a gang whose ranks have all ended, while its hosts end the processes that the ranks left behind."""
 WAITING = "waiting"
-"""The gang is waiting for lost hosts, or for its servers."""
+"""The phase of a gang that is waiting for lost hosts, or for its servers."""
 
 
 SERVERS = ("ps", "reducer")
@@ -50,7 +50,7 @@ class Replica(NamedTuple):
     exit_code: int | None = None
     reason: str = ""
     failure: Cause | None = None
-    """The failure of one of its ranks, unless that rank had been ordered to end."""
+    """The failure of one of the replica's ranks, unless the rank had been ordered to end."""
     restarts: int = 0
     dropped: bool = False
     """Whether the gang is continuing without the replica, because its host was lost and did not return."""
@@ -65,7 +65,7 @@ class Replica(NamedTuple):
     added: bool = False
     """Whether the replica was added to the live run and has not been a member yet (see `growth_policy`)."""
     withdrawn: bool = False
-    """Whether an added replica will not become a member."""
+    """Whether the addition of the replica has failed or was cancelled."""
     uncounted: int = 0
     """Number of `returns` that do not count as restarts: 1 if the replica was added later, otherwise 0."""
 
@@ -91,10 +91,10 @@ class Host(NamedTuple):
     dismissed: bool = False
     """Whether the host was added to the live run and has left it, because no replica was added there."""
     own_job: bool = False
-    """Whether the host belongs to a job of its own, as that of a worker group on a cluster.
+    """Whether the host belongs to a group job.
 
-    The job may start after the run, end before it, and start again on another node. The others go on in the meantime,
-    and the host is lost while its job does not run.
+    A group job may start after the run, end before it, and start again on another node. While the job does not run, the
+    host counts as lost, and the run continues on the other hosts.
     """
 
 
@@ -224,7 +224,7 @@ class Step:
         self.out.append(instructions.RecordRunState(state, reason, waits))
 
     def end(self, replicas: Iterable[Replica], grace_s: float) -> None:
-        """Issues the orders to end replicas. Replicas that have not started are `stopped` immediately."""
+        """Instructs hosts to end replicas. Replicas that have not started become `stopped` immediately."""
         by_host: dict[str, list[str]] = {}
         for replica in replicas:
             if replica.state is ReplicaState.PENDING:

@@ -60,7 +60,7 @@ def begin(
         hosts: The names of the hosts, beginning with the primary's.
         scheduled: The start time of a scheduled run as text. The hosts join, but start no ranks before the event
             `StartDue`.
-        own_jobs: The hosts that belong to jobs of their own (`Host.own_job`). They join when their jobs start.
+        own_jobs: The hosts that belong to group jobs (`Host.own_job`). A host joins when its group job starts.
     """
     known = tuple(
         one._replace(dropped=True, reason=WAITS_FOR_JOB) if one.host in own_jobs else one
@@ -118,7 +118,7 @@ def _start_when_ready(step: Step) -> None:
 
 
 def _lacks_replicas(run: Run) -> bool:
-    """Returns whether a pool has fewer replicas than its `min_replicas`, because jobs of its hosts do not run yet."""
+    """Returns whether a pool has fewer replicas than its `min_replicas`, because group jobs have not started yet."""
     planned = [one.pool for one in run.replicas]
     there = [one.pool for one in run.replicas if not run.host(one.host).lost]
     least = run.policy["min_replicas"]
@@ -224,7 +224,8 @@ def _on_host_lost(step: Step, event: events.HostLost) -> None:
 
 
 def _on_host_returned(step: Step, event: events.HostReturned) -> None:
-    ending = step.run.outcome is not None  # A host that returns has already ended all its processes of the run.
+    # By the time a lost host reconnects, it has terminated all of the run's processes on it.
+    ending = step.run.outcome is not None
     step.set_host(event.host, lost=False, connected=True, swept=ending)
     if step.run.state is RunState.WAITING:
         step.record_run(RunState.WAITING, step.run.scheduled or f"{event.host} is back")
@@ -238,7 +239,7 @@ def _on_stop_requested(step: Step, event: events.StopRequested) -> None:
         step.record_run(RunState.STOPPING, event.reason)
         grace_s = 0.0 if event.force else step.run.policy["stop_grace_s"]
         step.end(step.run.replicas, grace_s if event.within_s is None else min(grace_s, event.within_s))
-    elif event.within_s is not None and not event.force:  # The run is already ending, and has less time than it had.
+    elif event.within_s is not None and not event.force:  # The run is already ending, and may get less time.
         if step.run.outcome is RunState.STOPPED and step.now + event.within_s < step.run.end_by:
             step.end(step.run.replicas, event.within_s)
             step.out += [instructions.Sweep(host, event.within_s) for host in _unswept(step.run)]
@@ -285,7 +286,7 @@ def _on_cleared(step: Step, event: events.GangCleared) -> None:
 
 
 def _on_growth(step: Step, event: events.ReplicasAdded | events.ReplicasWithdrawn | events.TimerFired | None) -> None:
-    # This module is imported here, because few runs grow and each import adds to the memory of every keeper.
+    # Imported only when needed: hosts are added to few runs, and each import uses memory in every keeper.
     from torchyard_agent.keeper.decisions import growth_policy
 
     growth_policy.apply(step, event)
@@ -349,7 +350,7 @@ def _settle(step: Step) -> None:
 def _settle_success(step: Step) -> None:
     """Ends the run as succeeded when the replicas that `ends_with` names have ended with 0. Stops all others.
 
-    Evaluators among them may have failed. If none of the named replicas has succeeded, the run fails.
+    Evaluators among the named replicas may have failed. If none of the named replicas has succeeded, the run fails.
     """
     if step.run.chosen or not step.run.started:
         return
@@ -380,7 +381,7 @@ def _named_by_ends_with(run: Run) -> list[Replica]:
 
 
 def _sweep(step: Step) -> None:
-    """Orders all hosts to end the remaining processes, once the grace period of replicas that must end is over."""
+    """Orders all hosts to end the remaining processes when the grace period of ending replicas is over."""
     left_s = max(0.0, step.run.end_by - step.now)
     if step.run.outcome is RunState.SUCCEEDED:
         left_s = max(left_s, LEFTOVERS_GRACE_S)

@@ -7,7 +7,7 @@ one JSON frame. Values are encoded as base64.
     {"id": 7, "done": 5, "op": "set", "key": "a", "value": "…"}  ->  {"id": 7}
     op: set, try, get (wait_s), wait (keys, wait_s), add (amount), compare_set (expected, value), delete, count, watch
 
-After reconnecting, a rank repeats unanswered requests. A request that changes the store must not be executed twice, so
+After reconnecting, a rank repeats its pending requests. A request that changes the store must not be executed twice, so
 its answer is stored under the client's session and the request's ID. `done` in a later request means that the client
 has received the answers to all requests with lower IDs, which are then deleted.
 """
@@ -32,7 +32,7 @@ MAX_BACKLOG = 8 * 1024 * 1024
 """Number of unsent bytes above which a rank is disconnected."""
 MAX_SESSIONS = 10_000
 MAX_OPEN = 1_000
-"""Maximum number of a rank's waiting requests, of its watches, of its kept answers, and of the keys in one `wait`."""
+"""Limit for each of these numbers: a rank's pending requests, watches and kept answers, and the keys in a `wait`."""
 
 Wake = Callable[[], None]
 Watch = Callable[[str, bytes, int], None]
@@ -101,7 +101,7 @@ class JoinStore:
         return [key for key in keys if key not in self._values]
 
     def wait(self, keys: list[str], wake: Wake) -> None:
-        """Calls `wake` whenever one of the keys is set, until `stop_waiting` is called."""
+        """Registers `wake` to be called whenever one of the keys is set, until `stop_waiting` is called."""
         for key in keys:
             self._waiting.setdefault(key, {})[wake] = None
 
@@ -110,7 +110,10 @@ class JoinStore:
             _remove(self._waiting, key, wake)
 
     def watch(self, key: str, watch: Watch) -> None:
-        """Calls `watch` with the key's value and version whenever the key is set, and immediately if it is set now."""
+        """Registers `watch` to be called with the key's value and version whenever the key is set.
+
+        If the key has a value already, `watch` is also called immediately.
+        """
         self._watches.setdefault(key, {})[watch] = None
         if key in self._values:
             watch(key, self._values[key], self._versions[key])
@@ -126,7 +129,7 @@ def _remove(table: dict[str, dict[Any, None]], key: str, callback: object) -> No
 
 
 class StoreServer:
-    """The server of the store for ranks. If a request is invalid, it sends an error or closes the rank's connection."""
+    """Serves the join store to ranks. After an invalid request, sends an error or closes the rank's connection."""
 
     def __init__(self, store: JoinStore):
         self._store = store
@@ -169,7 +172,7 @@ class _Client:
         self._watched: dict[str, None] = {}
 
     def take(self, request: Message) -> None:
-        """Answers a request, or waits for its keys and answers it later.
+        """Answers a request immediately or, if the request waits for keys, later.
 
         Raises:
             KeyError, TypeError, ValueError, OverflowError: The request is invalid, and cannot be answered.
@@ -241,7 +244,7 @@ class _Client:
         self._wait(number, keys, float(request["wait_s"]), None)
 
     def _wait(self, number: int, keys: list[str], wait_s: float, wanted: str | None) -> None:
-        """Answers when all keys are set, or after `wait_s` with up to ten of the missing keys."""
+        """Answers a request when all keys are set, or after `wait_s` with up to ten of the missing keys."""
 
         def check() -> None:
             if self._store.missing(keys):

@@ -32,7 +32,7 @@ class MemberConnections:
         return self._epochs.setdefault(host, epoch) == epoch
 
     def is_known(self, host: str, epoch: str) -> bool:
-        """Returns whether this keeper acts for the host already."""
+        """Returns whether the keeper that `epoch` identifies already acts for the host."""
         return self._epochs.get(host) == epoch
 
     def channel(self, host: str) -> MessageChannel | None:
@@ -63,7 +63,7 @@ class MemberConnections:
             channel.send(messages.encode(message))
 
     def withdraw_orders(self, host: str) -> None:
-        """Discards unacknowledged orders to a lost host. After its return, they would start or end the wrong ranks."""
+        """Discards unacknowledged orders to a lost host, which would affect the wrong ranks if the host returned."""
         if host in self._channels:
             self._channels[host].discard(messages.is_about_ranks)
 

@@ -1,8 +1,8 @@
 """Messages between the primary and the members, and their encoding as JSON objects.
 
 The primary sends orders and changes of state, and members send events and reports. The primary and the rank supervisor
-of its own host exchange the same messages without encoding. In an encoded message, the field `say` is the type of the
-message.
+of its own host exchange the same messages without encoding. In an encoded message, the field `say` is the name of the
+message's type, such as "spawned".
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class BringCheckpoint(NamedTuple):
 
 
 class CheckpointHeld(NamedTuple):
-    """Report of the newest complete checkpoint on a member. The name is "" if it has none."""
+    """Report of the newest complete checkpoint on a member. `name` is "" if the member has no checkpoint."""
 
     name: str
 
@@ -95,7 +95,7 @@ class ProcessesStuck(NamedTuple):
 
 
 class ForwardedStop(NamedTuple):
-    """A stop request that a member has received. `asked` is its journal entry.
+    """A stop request that a member forwards to the primary. `asked` is the request's journal entry.
 
     If `pause` is true, the run does not end, but waits until its scheduler starts it again.
     """
@@ -105,11 +105,11 @@ class ForwardedStop(NamedTuple):
     asked: Json | None = None
     pause: bool = False
     within_s: float | None = None
-    """The longest grace period in seconds, if it may be shorter than that of the policy."""
+    """An upper limit in seconds for the grace period. If it is None, the policy's grace period applies."""
 
 
 class HostLeaves(NamedTuple):
-    """Report that a host leaves the run because its own job ends. The keeper ends its ranks itself."""
+    """Report that a host leaves the run because its group job ends. The member ends its ranks without an order."""
 
     why: str
 
@@ -220,7 +220,7 @@ def decode_from_primary(data: Json) -> FromPrimary:
     """Decodes a message from the primary.
 
     Raises:
-        KeyError, TypeError, ValueError: The type is unknown, or a field is missing or invalid.
+        KeyError, TypeError, ValueError: The type of the message is unknown, or a field is missing or invalid.
     """
     message: FromPrimary = _decode(_FROM_PRIMARY, data)
     return message
@@ -230,7 +230,7 @@ def decode_from_member(data: Json, host: str) -> FromMember:
     """Decodes a message from the member on `host`. If the message contains a host, it is replaced by `host`.
 
     Raises:
-        KeyError, TypeError: The type is unknown, or a field is missing or invalid.
+        KeyError, TypeError: The type of the message is unknown, or a field is missing or invalid.
     """
     message: FromMember = _decode(_FROM_MEMBER, {**data, "host": host})
     return message

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 
 PREFIX = "torchyard-"
 _REMOVE_WITHIN_S = 0.5
-"""Time limit in seconds for removing a group. A group is busy for a moment after its last process was reaped."""
+"""Time limit in seconds for removing a control group, which is busy for a moment after its last process was reaped."""
 
 log = logging.getLogger(__name__)
 
@@ -28,17 +28,17 @@ class Cgroup:
         self.path = path
 
     def join(self, replica: str, pid: int = 0) -> None:
-        """Moves the process `pid` (0 for this process) to the replica's group."""
+        """Moves the process `pid` (0 for this process) to the replica's control group."""
         with contextlib.suppress(OSError), open(os.path.join(self._of(replica), "cgroup.procs"), "wb", 0) as file:
             file.write(str(pid).encode())
 
     def make(self, replica: str) -> None:
-        """Creates the replica's group. Must be called before its ranks are forked."""
+        """Creates the replica's control group. Must be called before the replica's ranks are forked."""
         with contextlib.suppress(OSError):
             os.makedirs(self._of(replica), exist_ok=True)
 
     def processes(self, replicas: Iterable[str]) -> list[int]:
-        """Returns the PIDs of all processes of these replicas, including their ranks."""
+        """Returns the PIDs of all processes of the given replicas, including their ranks."""
         found: list[int] = []
         for replica in replicas:
             with contextlib.suppress(OSError), open(os.path.join(self._of(replica), "cgroup.procs"), "rb") as file:
@@ -46,13 +46,13 @@ class Cgroup:
         return found
 
     def kill(self, replicas: Iterable[str]) -> None:
-        """Makes the kernel kill all processes of these replicas. Has no effect on kernels before 5.14."""
+        """Makes the kernel kill all processes of the given replicas. Has no effect on kernels before 5.14."""
         for replica in replicas:
             with contextlib.suppress(OSError), open(os.path.join(self._of(replica), "cgroup.kill"), "w") as file:
                 file.write("1")
 
     def remove(self) -> None:
-        """Removes the groups, after waiting at most _REMOVE_WITHIN_S for their processes to exit."""
+        """Removes the run's control groups, after waiting at most _REMOVE_WITHIN_S for their processes to exit."""
         deadline = time.monotonic() + _REMOVE_WITHIN_S
         while not remove(self.path) and time.monotonic() < deadline:
             time.sleep(0.01)
@@ -62,7 +62,7 @@ class Cgroup:
 
 
 def create(run_id: str, node: str) -> Cgroup | None:
-    """Creates a group for a run below this process's own group. Returns None if this login may not create one."""
+    """Creates a control group for a run below that of this process. Returns None if this login may not create one."""
     own = _own_group()
     if own is None or not os.access(os.path.join(own, "cgroup.procs"), os.W_OK):
         return None
@@ -70,7 +70,7 @@ def create(run_id: str, node: str) -> Cgroup | None:
     try:
         os.mkdir(path)
     except FileExistsError:
-        pass  # The group was left behind by a keeper of this run that was killed.
+        pass  # The control group was left behind by a keeper of this run that was killed.
     except OSError as error:
         log.info("no control group for the run: %s", error)
         return None
@@ -78,7 +78,7 @@ def create(run_id: str, node: str) -> Cgroup | None:
 
 
 def remove(path: str) -> bool:
-    """Removes a run's groups if they are empty, and returns whether they have been removed."""
+    """Removes a run's control groups if they are empty, and returns whether they have been removed."""
     try:
         for replica in _replicas(path):
             os.rmdir(os.path.join(path, replica))
@@ -91,9 +91,10 @@ def remove(path: str) -> bool:
 
 
 def end_leftovers(run_id: str, node: str) -> None:
-    """Kills the processes that are still in the run's groups, and removes the groups.
+    """Kills the processes that are still in the run's control groups, and removes these groups.
 
-    Processes may remain, for example, if the keeper was killed. Only groups below this process's own group are found.
+    Processes may remain, for example, if the keeper was killed. Only control groups below that of this process are
+    found.
     """
     own = _own_group()
     path = os.path.join(own or "", f"{PREFIX}{run_id}-{node}")
@@ -109,7 +110,7 @@ def _replicas(path: str) -> list[str]:
 
 
 def _own_group() -> str | None:
-    """Returns the folder of this process's group in cgroup v2, or None if it has no such group."""
+    """Returns the folder of this process's control group, or None if the process is in no group of cgroup v2."""
     try:
         with open("/proc/self/cgroup", encoding="utf-8") as file:
             own = next((line[3:].rstrip("\n") for line in file if line.startswith("0::")), None)

@@ -55,7 +55,7 @@ def of_exit(code: int, error_file: str, log_file: str, *, out_of_memory: bool = 
 
 
 def lacks_torch(cause: Cause) -> bool:
-    """Returns whether a rank exited because its interpreter has no torch, which is the same in every restart."""
+    """Returns whether a rank exited because its interpreter has no torch. A restart does not help in this case."""
     return _LACKS_TORCH.search(cause.text) is not None
 
 
@@ -106,10 +106,10 @@ def last_exception(text: str) -> str:
 
 
 def has_broken_code(text: str) -> bool:
-    """Returns whether the last syntax error in a text is that of a file which the program reads when it starts.
+    """Returns whether the last syntax error in a text is in a file that the program reads when it starts.
 
-    That file is the script, or a module that is imported at the top level of the script or of another module. It is the
-    same in every restart, unlike text that the program evaluates later.
+    Such a file is the script, or a module that is imported at the top level of the script or of another module. Its
+    syntax error recurs after every restart, unlike an error in code that the program evaluates later.
     """
     lines = _plain_lines(text)
     last = max((number for number, line in enumerate(lines) if _SYNTAX_ERROR.match(line)), default=0)
@@ -126,7 +126,7 @@ def has_broken_code(text: str) -> bool:
 
 
 def _is_import(file: str, function: str | None) -> bool:
-    """Returns whether a frame is the top level of a module, or part of Python's own import of one."""
+    """Returns whether a stack frame is the top level of a module, or part of Python's import system."""
     return function == "<module>" or file.startswith("<frozen ") or os.path.basename(file) == "runpy.py"
 
 
@@ -157,7 +157,7 @@ def _from_error_file(path: str) -> str:
 
 
 def oom_kills() -> int:
-    """Returns how many processes the kernel has killed since boot because it ran out of memory, or 0 if unknown."""
+    """Returns how many processes the kernel's OOM killer has killed since boot, or 0 if this is unknown."""
     with contextlib.suppress(OSError), open("/proc/vmstat", encoding="ascii") as file:
         for line in file:
             if line.startswith("oom_kill "):

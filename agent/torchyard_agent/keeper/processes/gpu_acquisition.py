@@ -67,7 +67,7 @@ class GpuAcquisition:
 
 
 def users_of(uuids: Collection[str]) -> str:
-    """Returns a description of the first of these GPUs that is in use: "GPU 0 is used by python of ann (PID 12)".
+    """Returns a description of the first given GPU that is in use: "GPU 0 is used by python of ann (PID 12)".
 
     Returns "" if no process uses the GPUs or NVML is not available.
     """

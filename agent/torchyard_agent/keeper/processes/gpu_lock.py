@@ -48,7 +48,7 @@ class GpuHeld(RpcError):
 
 
 def describe(holder: dict[str, str]) -> str:
-    """Returns a description of the holder, such as "held by lee for run digits (20260101-ab12)"."""
+    """Returns a description of a GPU lock's holder, such as "held by lee for run digits (20260101-ab12)"."""
     user = holder.get("user", "")
     run_id, name = holder.get("run_id", ""), holder.get("name", "")
     if not user:
@@ -88,15 +88,15 @@ class GpuLocks:
             listener.close()
 
     def _answer_clients(self, listener: socket.socket) -> None:
-        """Answers the waiting clients without blocking, because an answer fits into the socket's buffer."""
+        """Answers the waiting clients. This does not block, because an answer fits into the socket's send buffer."""
         for _ in range(_MAX_ACCEPTS):
             try:
                 client, _ = listener.accept()
             except (BlockingIOError, ConnectionError):
                 return
             except OSError as error:
-                # The process probably has no free file descriptors. The pause prevents the loop from calling this again
-                # immediately.
+                # The process probably has no free file descriptors. Without a pause, the event loop would call this
+                # method again immediately.
                 log.warning("cannot answer a client that requests the holder of a GPU: %s", error)
                 if self._loop is not None:
                     self._loop.remove_reader(listener)
@@ -112,9 +112,9 @@ class GpuLocks:
 
 
 def take(uuids: Sequence[str], holder: dict[str, Any]) -> GpuLocks:
-    """Locks all of these GPUs, or none if another process has locked one of them.
+    """Locks all given GPUs, or none if another process has locked one of them.
 
-    GPUs are locked in a fixed order, so one of two competing processes gets all of them.
+    GPUs are locked in a fixed order. Therefore, of two processes that lock the same GPUs, one gets all of them.
 
     Raises:
         GpuHeld: Another process has locked one of the GPUs. Raised within about a second.
@@ -126,7 +126,7 @@ def take(uuids: Sequence[str], holder: dict[str, Any]) -> GpuLocks:
 
 
 def holder_of(uuid: str) -> dict[str, str] | None:
-    """Returns the holder of the GPU's lock (see `GpuHeld`), or None if no process listens.
+    """Returns the holder of the GPU's lock (see `GpuHeld`), or None if no process listens at the lock's address.
 
     Takes at most about ANSWER_S.
     """
@@ -140,8 +140,8 @@ def holder_of(uuid: str) -> dict[str, str] | None:
             except ConnectionRefusedError:
                 return None
             except OSError:
-                # The holder's queue of connections is full. Its run remains unknown if it does not accept a connection
-                # in time.
+                # The holder's listen backlog is full. Its run remains unknown unless the holder accepts a connection in
+                # time.
                 if time.monotonic() >= deadline:
                     return {}
                 time.sleep(0.02)

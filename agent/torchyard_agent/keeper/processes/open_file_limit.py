@@ -7,8 +7,8 @@ import resource
 MAX_OPEN_FILES = 65_536
 """Soft limit of open files of a keeper and its ranks.
 
-Data loaders, shared tensors and peers need more than the usual 1,024. The hard limit may be a billion, which is too
-much for programs that close all descriptors up to their limit.
+Data loaders, shared tensors and connections to peers need more than the usual 1,024 files. The hard limit may be a
+billion, which is too much for programs that close all descriptors up to their limit.
 """
 
 

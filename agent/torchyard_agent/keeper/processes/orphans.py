@@ -1,6 +1,6 @@
 """Finds and ends the processes that a run's ranks left behind.
 
-They are found by their parent, their environment, their control group and the GPUs that they use.
+Such processes are found by their parent, their environment, their control group and the GPUs that they use.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ END_DEADLINE_S = 5.0
 def of_replicas(
     names: Collection[str], sessions: Collection[int], others: Collection[int], spares: Collection[int] = ()
 ) -> list[int]:
-    """Returns the PIDs of the descendants of this keeper that these replicas left behind.
+    """Returns the PIDs of the descendants of this keeper that the given replicas left behind.
 
-    If other processes are running, the replica of an orphan is found by its session or its environment. A program may
-    leave its session, and setproctitle erases the environment, but hardly any program does both. If no other processes
-    are running, all descendants of this keeper except `spares` are orphans.
+    If there are other processes (`others`), the replica of an orphan is found by its session or its environment. A
+    program may leave its session, and setproctitle erases the environment, but hardly any program does both. If there
+    are no other processes, all descendants of this keeper except `spares` are orphans.
 
     Args:
         names: The names of the replicas.
@@ -90,7 +90,7 @@ def end(run_dir: str) -> list[int]:
 
 
 def still_on_gpus(uuids: Collection[str], pids: Collection[int]) -> list[str]:
-    """Returns descriptions, such as "PID 4711 on GPU 0", of those `pids` that NVML still lists on the GPUs.
+    """Returns descriptions, such as "PID 4711 on GPU 0", of the processes `pids` that NVML still lists on the GPUs.
 
     The list is empty if NVML is not available. The call blocks for some tens of milliseconds.
     """

@@ -71,15 +71,24 @@ def command_of(pid: int) -> str:
         return "?"
 
 
+def was_terminated(pid: int) -> bool:
+    """Returns whether a child was killed by SIGTERM and has not been reaped yet."""
+    try:
+        found = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return found is not None and found.si_code == os.CLD_KILLED and found.si_status == signal.SIGTERM
+
+
 def may_signal(pid: int) -> bool:
     """Returns whether this process may signal `pid`.
 
-    It may not signal another user's process, for example after sudo.
+    A process that has changed its user, for example by sudo, may not be signalled.
     """
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
-        return True  # The process has just exited, so the failure was not a lack of permission.
+        return True  # The process has exited, which is no lack of permission.
     except PermissionError:
         return False
     return True

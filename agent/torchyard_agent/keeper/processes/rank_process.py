@@ -66,7 +66,7 @@ class CannotStart(Exception):
 
 
 class Rank(NamedTuple):
-    """A running rank."""
+    """A running rank, identified by its replica and local rank, and its process."""
 
     replica: str
     local_rank: int
@@ -87,8 +87,8 @@ def environment(
 ) -> dict[str, str]:
     """Returns the environment of a rank.
 
-    Variables come from the login, the host, the plan and the secrets. Of these sources, later ones override earlier
-    ones. The addresses and keys of this keeper are set last. The exchange key is included if the run has a join store.
+    The sources, in order of increasing precedence, are the login, the run's ID and paths, the plan, the secrets, and
+    this keeper's addresses and files. The exchange key is included if the run has a join store.
     """
     inherited = {
         name: value
@@ -141,7 +141,7 @@ def spawn(
     exchange_key: bytes = b"",
     warm: WarmInterpreters | None = None,
 ) -> Rank:
-    """Starts a rank in its own session. Its log file is its standard output and error.
+    """Starts a rank in its own session, with standard output and error redirected to the rank's log file.
 
     The output does not pass through the keeper. Therefore a high rate of output does not slow the keeper down, and no
     output is lost if the keeper exits. If `warm` has a waiting interpreter for the rank, that interpreter is used.
@@ -226,7 +226,8 @@ def cause_of(
     cause = failure_diagnosis.of_exit(
         code, place.error_file(replica, local_rank), place.log_file(replica, local_rank), out_of_memory=out_of_memory
     )
-    if failure_diagnosis.lacks_torch(cause):  # Hosts in the fleet file are checked for torch before a launch.
+    # Nodes of a cluster may lack torch, whereas hosts in the fleet file are checked for torch before a launch.
+    if failure_diagnosis.lacks_torch(cause):
         advice = "name one that has it as `python` in the fleet file, or load it with `setup`"
         return Cause(f"{cause.text}; the interpreter on {place.host} has no torch: {advice}", curable=False)
     if _is_full(place.folder):  # The full disk is the probable cause. The traceback may be missing from the log.

@@ -17,29 +17,34 @@ from torchyard_agent.keeper import notify_command
 from torchyard_agent.keeper.decisions import events, instructions
 from torchyard_agent.keeper.link import messages
 from torchyard_agent.keeper.link.messages import FromMember, FromPrimary
-from torchyard_agent.keeper.metrics_receiver import LatestMetrics
 from torchyard_agent.keeper.processes import failure_diagnosis, orphans, process_control, rank_process
 from torchyard_agent.keeper.processes.cgroup import Cgroup
 from torchyard_agent.keeper.processes.gpu_acquisition import GpuAcquisition
 from torchyard_agent.keeper.processes.orphans import still_on_gpus
 from torchyard_agent.keeper.processes.rank_process import CannotStart, Rank, RunPlace
 from torchyard_agent.keeper.processes.warm_interpreters import WarmInterpreters
+from torchyard_agent.keeper.rank_metrics import LatestMetrics
 from torchyard_agent.keeper.timeouts import Timeouts
 from torchyard_agent.log_index import LogIndexWriter
 from torchyard_agent.protocol.log_times import FINEST_S
 from torchyard_agent.protocol.messages import RankAssignment, ReplicaAssignment
 
 REPORT_EVERY_S = 1.0
-"""Delay in seconds between a datagram and the report of its replica's metrics. All datagrams in between are combined.
+"""Delay in seconds from the first unreported datagram of a replica to the report, which includes later datagrams.
 
 Metrics of the first step are reported immediately.
 """
 SWEEP_EVERY_S = 0.05
-"""Longest pause in seconds between two searches for orphans. An orphan that exits may leave orphans itself."""
+"""Longest interval in seconds between two searches for orphans. An orphan that exits may leave orphans itself."""
 SPARES_READY = "each rank has a spare interpreter"
 """Log message that is written when all running ranks that need spares have them, and all spares are ready."""
 SPARES_EVERY_S = 1.0
 """Interval in seconds at which the keeper checks whether a spare has finished its imports, so the next can start."""
+SIGNAL_WITHIN_S = 1.0
+"""Time in seconds within which a scheduler that reclaims the host sends SIGTERM to all processes of a job.
+
+The scheduler may signal the processes in any order.
+"""
 GPUS_EVERY_S = 0.25
 """Interval in seconds at which NVML is polled until processes that have exited no longer occupy their GPUs."""
 
@@ -66,7 +71,10 @@ class RankSupervisor:
         """Sends a message to the run's primary. The primary or member replaces this function."""
         self.metrics = LatestMetrics(set())
         self.read_reports: Callable[[], None] = lambda: None
-        """Reads the reports that have arrived."""
+        """Reads all metrics datagrams that have arrived."""
+        self.awaits_signal = False
+        """Whether a scheduler may send SIGTERM to the ranks and to this process, in any order."""
+        self._late_reap: asyncio.TimerHandle | None = None
         self.gpu_acquisition: GpuAcquisition | None = None
         """The acquisition of a scheduled run's GPUs."""
         self.place = place
@@ -126,8 +134,8 @@ class RankSupervisor:
         self._setup, self._secrets = assignment.setup, assignment.secrets
         self._spare_imports, self._max_restarts = assignment.spare_imports, assignment.max_restarts
         self.metrics = LatestMetrics(set(self._replicas))
-        # The number of OOM kills is read here too, because StartGeneration starts the first ranks if the host is lost
-        # before StartRanks.
+        # The number of OOM kills is read here and in start_ranks(), because StartGeneration starts the first ranks if
+        # the host is lost before it receives StartRanks.
         self._oom_kills = failure_diagnosis.oom_kills()
         self.send(events.HostJoined(self.place.host))
 
@@ -183,16 +191,16 @@ class RankSupervisor:
             await asyncio.sleep(FINEST_S)
 
     def _await_stability(self) -> None:
-        """Schedules the start of spares for `spares_after_s` after the last start of ranks on this host."""
+        """Schedules the start of spare interpreters, `spares_after_s` after the last start of ranks on this host."""
         if self._spares_timer is not None:
             self._spares_timer.cancel()
         if self._spare_imports:
             self._spares_timer = asyncio.get_running_loop().call_later(self._spares_after_s, self._start_spare)
 
     def _start_spare(self) -> None:
-        """Starts a spare for a running rank that may be restarted, once earlier spares are ready.
+        """Starts a spare interpreter for a running rank that may be restarted, once earlier spares are ready.
 
-        Schedules the start of the next spare.
+        Then schedules the start of the next spare.
         """
         loop = asyncio.get_running_loop()
         missing = [
@@ -217,9 +225,26 @@ class RankSupervisor:
     def reap(self) -> bool:
         """Reaps all children that have exited, including adopted orphans. Called on SIGCHLD.
 
-        Returns whether there are other children.
+        If a scheduler may have terminated a rank, nothing is reaped until SIGNAL_WITHIN_S later. This process has then
+        received the scheduler's SIGTERM too, and the run is being stopped or paused. Therefore the rank's exit does not
+        count as a failure.
+
+        Returns whether there are children that have not been reaped.
         """
         self._changed.set()
+        if self.awaits_signal and any(
+            rank.replica not in self._ending and process_control.was_terminated(rank.pid)
+            for rank in self._live.values()
+        ):
+            if self._late_reap is None:
+                self._late_reap = asyncio.get_running_loop().call_later(SIGNAL_WITHIN_S, self._reap_all)
+            return True
+        return self._reap_all()
+
+    def _reap_all(self) -> bool:
+        if self._late_reap is not None:
+            self._late_reap.cancel()
+            self._late_reap = None
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -278,8 +303,8 @@ class RankSupervisor:
         SIGTERM is sent to the ranks' process groups, and SIGKILL also to all their descendants.
 
         Args:
-            is_stop: Whether the run is being stopped. The ranks are informed of this by a file that contains
-                `grace_s`, and then save. If the file cannot be written, they do not save.
+            is_stop: Whether the run was stopped or has succeeded. If so, a stop file that contains `grace_s` tells the
+                ranks to save before they exit. If the file cannot be written, the ranks do not save.
         """
         if is_stop:
             try:
@@ -290,6 +315,8 @@ class RankSupervisor:
             except OSError as error:
                 log.warning("the ranks do not learn that the run is stopped: %s", error)
         self._ending |= names
+        if self._late_reap is not None:
+            asyncio.get_running_loop().call_soon(self.reap)
         asked = [rank for rank in self._live.values() if rank.replica in names]
         if grace_s > 0:
             for rank in asked:
@@ -301,7 +328,7 @@ class RankSupervisor:
             self._kill(asked)
 
     def _kill(self, asked: list[Rank]) -> None:
-        """Kills those of these ranks that are still running. Their replicas may have been restarted in the meantime."""
+        """Kills the given ranks that are still running. The new processes of restarted ranks are not killed."""
         for rank in asked:
             if self._live.get(rank.pid) is not rank:
                 continue
@@ -315,7 +342,7 @@ class RankSupervisor:
     def _report_stuck(self, asked: list[Rank]) -> None:
         """Reports ranks that are still running after SIGKILL.
 
-        Such a rank is in a system call that waits for a failed disk or NFS server.
+        Such a rank is blocked in a system call, for example on a failed disk or NFS server.
         """
         left = [rank.pid for rank in asked if self._live.get(rank.pid) is rank and rank.pid not in self._stuck]
         self._stuck.update(left)
@@ -358,7 +385,7 @@ class RankSupervisor:
     def sweep(self, grace_s: float) -> None:
         """Ends all descendants of this process.
 
-        Reports HostSwept when none is left and the driver has released the GPUs.
+        Reports HostSwept when no descendant is left and the driver has released the GPUs.
 
         Descendants that belong to another user, for example after sudo, cannot be ended and are not waited for.
         """
@@ -439,9 +466,9 @@ class RankSupervisor:
             await asyncio.wait_for(self._changed.wait(), SWEEP_EVERY_S)
 
     def on_datagram(self, datagram: bytes) -> None:
-        """Stores a datagram's metrics.
+        """Stores a datagram's metrics, and sends them to the primary.
 
-        They are sent immediately at the first step, and later at most once per second.
+        The metrics of a replica's first step are sent immediately. Later metrics are sent at most once per second.
         """
         name = self.metrics.take(datagram)
         if name is None:

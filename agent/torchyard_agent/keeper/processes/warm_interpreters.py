@@ -35,12 +35,12 @@ SLICE_S = 0.02
 PAUSE_S = 0.08
 """Pause in seconds after each SLICE_S of a spare's imports. A spare therefore uses at most a fifth of a core.
 
-Its priority is not lowered, because raising it again for the rank would require privileges.
+The priority of a spare is not lowered, because raising it again for the rank would require privileges.
 """
 CONFIRM_TIMEOUT_S = 1.0
 """Time limit in seconds, from the rank's start, for its interpreter to confirm that it accepts orders.
 
-It usually takes 0.1 s.
+The confirmation usually takes 0.1 s.
 """
 SPARE_OOM_SCORE = 1000
 """The oom_score_adj of a spare. If memory is short, the kernel kills a spare rather than a rank."""
@@ -71,7 +71,7 @@ class _Interpreter(NamedTuple):
 
 
 class WarmInterpreters:
-    """The interpreters of a run that are waiting on this host."""
+    """The interpreters of a run that were started early on this host and wait for the start of their ranks."""
 
     def __init__(self) -> None:
         self._waiting: dict[Key, _Interpreter] = {}
@@ -81,7 +81,7 @@ class WarmInterpreters:
         self._failed: set[Key] = set()
         """Ranks whose interpreter exited during its imports. No other interpreter is started early for them."""
         self._throttled: dict[Key, asyncio.TimerHandle] = {}
-        """Timers of spares that import in slices."""
+        """The timers that stop and continue spares during their imports."""
 
     def __contains__(self, key: Key) -> bool:
         return key in self._waiting
@@ -222,7 +222,7 @@ class WarmInterpreters:
     def reap(self) -> None:
         """Removes all interpreters that have exited.
 
-        Called only until another part of the keeper starts reaping children.
+        Called only until the rank supervisor exists, because the supervisor then reaps all children.
         """
         for key, known in list(self._waiting.items()):
             if known.process.poll() is not None:
@@ -247,7 +247,7 @@ class WarmInterpreters:
         self._forget(key)
 
     def _on_channel(self, key: Key) -> None:
-        """Reads a message from an interpreter, if there is one.
+        """Reads a message from an interpreter, if one has arrived.
 
         The interpreter reports that it accepts orders, and later that it has finished its imports. If the channel is
         closed, the interpreter has exited.

@@ -1,1 +1,1 @@
-"""The strategy DiLoCo: worker groups train independently, and an outer optimizer averages them every H steps."""
+"""The strategy DiLoCo: worker groups train independently, and an outer optimizer combines them every H steps."""

@@ -1,20 +1,20 @@
-"""A reducer of DiLoCo, which averages a slice of the groups' differences.
+"""A reducer of DiLoCo, which averages a slice of the groups' pseudo-gradients.
 
 The outer parameters and the momentum stay with the groups.
 
 group                                              reducer
    | slice: epoch, members, weight              --->  |
-   | differences, in messages                   --->  |  averages each message of all members
-   | <--- averages, in messages, then the sums        |
+   | pseudo-gradients, in messages              --->  |  averages each message of all members
+   | <--- averages, in messages, then the totals      |
 chief's group
    | errors                                     --->  |  for a checkpoint
    | <--- errors of the encodings                     |
    | seed: errors                               --->  |  after a restart
 
-The reducers of reduction_server add the chunks of a fixed set of ranks, unweighted, in the dtype of the gradients. In
-DiLoCo, groups have weights, send encoded values, and may be lost and return, and an average counts for all groups or
-for none. Therefore a reducer uses the messages and epochs of the groups' own exchange (`slice_server`, `round_state`),
-in which it owns a slice in place of a group.
+The reducers of reduction_server sum chunks of a fixed set of ranks, without weights, in the dtype of the gradients. In
+DiLoCo, groups have weights, send encoded values, and may be lost and return, and an average is applied by all groups or
+by none. Therefore a reducer uses the messages and epochs of the groups' own exchange (`slice_server`, `round_state`),
+in which the reducer takes the place of a group that owns a slice.
 
 Between rounds, a reducer keeps only the errors of its encodings. If it is lost, the groups repeat the round without it.
 It may return at the end of a later round.
@@ -38,7 +38,7 @@ from torchyard_roles.errors import EnvironmentProblem, ProtocolError
 from torchyard_roles.exchange.chunk_staging import PackedTensors
 from torchyard_roles.exchange.quantization import WireCodec
 from torchyard_roles.exchange.tensor_connection import Connection, Peer, listen_at
-from torchyard_roles.keeper_reports import ServingReports
+from torchyard_roles.server_reports import ServerReports
 from torchyard_roles.strategies.diloco.error_feedback import ErrorFeedbackCodec
 from torchyard_roles.strategies.diloco.outer_slice import dtype_of
 from torchyard_roles.strategies.diloco.outer_step import Flat, OuterParameters
@@ -58,10 +58,10 @@ EXIT_RESERVE_S = 1.0
 
 
 class AveragingReducer(SliceServer):
-    """The server of one reducer. The constructor starts it.
+    """The server of one reducer. The constructor starts the server.
 
     Args:
-        has_feedback: Whether the error of an encoding is added to the next average.
+        has_feedback: Whether the error of each encoded average is added to the next average before that is encoded.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class AveragingReducer(SliceServer):
         connection.send({"abandoned": True} if totals is None else {"totals": list(totals)})
 
     def _begin(self, epoch: int, header: dict[str, Any]) -> list[tuple[int, slice]]:
-        """Begins an epoch unless it has begun, and returns the messages of the slice."""
+        """Begins an epoch unless it has already begun, and returns the messages of this reducer's slice."""
         number, of = int(header["number"]), int(header["of"])
         if not 0 <= number < of:
             raise ProtocolError(f"there is no slice {number} of {of}")
@@ -145,7 +145,7 @@ class AveragingReducer(SliceServer):
         """Averages the messages that all members have sent."""
         with self._averaging:
             while epoch == self._epoch and (parts := self._mailbox.due(epoch, members)) is not None:
-                if not self._averaged:  # The chief's group sends the errors before its contribution.
+                if not self._averaged:  # By now, the chief's group has sent any restored errors.
                     self._wire.begin_average(*self._slice)
                 message = self._messages[self._averaged]
                 average = torch.empty(self._wire.size(message), dtype=torch.uint8, device="cpu")
@@ -154,7 +154,7 @@ class AveragingReducer(SliceServer):
                 self._mailbox.publish(epoch, average)
 
     def _know(self, shapes: list[list[Any]]) -> None:
-        """Adopts the sizes of the model's flat tensors. The caller must hold the lock."""
+        """Sets the sizes, dtypes and fragments of the model's flat tensors. The caller must hold the lock."""
         if shapes == self._shapes:
             return
         flats = []
@@ -166,7 +166,13 @@ class AveragingReducer(SliceServer):
         self._shapes = shapes
 
     def _settle(self, committed: int) -> None:
-        """Keeps the errors of the last epoch's averages if it is committed. The caller must hold the lock."""
+        """Keeps the encoding errors of the last epoch if that epoch was committed, and otherwise discards them.
+
+        The caller must hold the lock.
+
+        Args:
+            committed: The last committed epoch.
+        """
         if self._epoch == committed:
             self._wire.keep_errors()
         self._wire.discard_errors()
@@ -176,7 +182,7 @@ class Attendance:
     """The announcements of a reducer in the join store.
 
     Args:
-        number: The number of the reducer in the plan.
+        number: The index of the reducer among all reducers of the run.
     """
 
     def __init__(self, store: JoinStore, number: int, own: Peer, server: SliceServer) -> None:
@@ -186,13 +192,13 @@ class Attendance:
         self._server = server
 
     def announce(self) -> None:
-        """Offers to take part from the end of the current round. Raises RolesError."""
+        """Announces that this reducer can take part in the next round. Raises RolesError if the join store is lost."""
         self._server.process = os.urandom(8).hex()
         announcement = Announcement(self._server.process, *self._own)
         self._store.set(f"{REDUCER}/{self._number}", announcement.encoded())
 
     def look(self) -> bool:
-        """Announces the reducer again if the groups consider it lost. Raises RolesError.
+        """Announces the reducer again if the groups consider it lost. Raises RolesError if the join store is lost.
 
         Returns:
             Whether training has ended.
@@ -205,7 +211,7 @@ class Attendance:
 
 
 def serve(environment: Environment) -> None:
-    """Runs this process as a reducer until training has ended. Raises RolesError.
+    """Runs this process as a reducer until training has ended. Raises RolesError if the reducer cannot run.
 
     After SIGTERM the process exits when no group is connected, because stopped groups still finish their round.
     """
@@ -239,14 +245,14 @@ def serve(environment: Environment) -> None:
     attendance = Attendance(store, number, reducers[number], server)
     try:
         attendance.announce()
-        with ServingReports(environment, lambda: {"clients": float(server.clients)}, lambda: sum(server.traffic())):
+        with ServerReports(environment, lambda: {"clients": float(server.clients)}, lambda: sum(server.traffic())):
             while not stopping.wait(LOOK_EVERY_S) and not attendance.look():
                 pass
             stopped = time.monotonic()
             while server.clients and time.monotonic() < stopped + environment.stop_grace_s - EXIT_RESERVE_S:
                 time.sleep(0.01)
     finally:
-        # Only the exit remains, which the signal must not interrupt.
+        # Another SIGTERM must not interrupt the exit.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         server.close()
         store.close()

@@ -1,4 +1,4 @@
-"""The encoding of one group's parameter differences and averages, with feedback of encoding errors.
+"""The encoding of one group's pseudo-gradients and of the averages, with error feedback.
 
 A group adds the error of its last encoding to the values that it encodes next, so errors do not accumulate: the error
 of the sum over all rounds is only that of one encoding. The owner of a slice does the same for the averages of its
@@ -18,7 +18,7 @@ from torchyard_roles.strategies.diloco.outer_step import Flat
 
 
 class ErrorFeedbackCodec:
-    """A codec with the encoding errors of this group. Methods take the numbers of flat tensors.
+    """A codec that keeps one group's encoding errors. Flat tensors are identified by their index in `flats`.
 
     Args:
         has_feedback: Whether encoding errors are kept. An exact codec has none.
@@ -30,14 +30,14 @@ class ErrorFeedbackCodec:
         self.has_feedback = has_feedback and not codec.is_exact
         self._errors: dict[int, torch.Tensor] = {}
         self._average_errors: dict[int, tuple[int, torch.Tensor]] = {}
-        """For each flat tensor, the first element of this group's slice, and the errors of the slice's average."""
+        """For each flat tensor, the start of this group's slice, and the errors of the slice's average."""
         self._next_errors: dict[int, torch.Tensor] = {}
         self._next_average_errors: dict[int, tuple[int, torch.Tensor]] = {}
         self._spare: dict[int, torch.Tensor] = {}
-        """Tensors for the next round's encoded averages."""
+        """For each flat tensor, memory that is reused for the next round's encoded averages."""
 
     def encode(self, numbers: Sequence[int], differences: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Encodes all parameter differences of a round."""
+        """Adds the errors of the last committed round to a group's pseudo-gradients, and encodes the sums."""
         self.discard_errors()
         encoded = []
         for number, values in zip(numbers, differences):
@@ -49,7 +49,7 @@ class ErrorFeedbackCodec:
         return encoded
 
     def empty(self, numbers: Sequence[int]) -> list[torch.Tensor]:
-        """Returns tensors for the encoded averages of a round, with any contents."""
+        """Returns tensors for the encoded averages of a round, with arbitrary contents."""
         found = []
         for number in numbers:
             size = self.codec.size(self._flats[number].elements, self._flats[number].dtype)
@@ -58,7 +58,7 @@ class ErrorFeedbackCodec:
         return found
 
     def cut(self, numbers: Sequence[int], encoded: Sequence[torch.Tensor], number: int, of: int) -> list[torch.Tensor]:
-        """Returns slice `number` of `of` equal slices of encoded tensors."""
+        """Returns slice `number` of `of` equal slices of each encoded tensor."""
         found = []
         for flat, whole in zip((self._flats[each] for each in numbers), encoded):
             elements = self.codec.cut(flat.elements, number, of)
@@ -67,7 +67,7 @@ class ErrorFeedbackCodec:
         return found
 
     def messages(self, numbers: Sequence[int], number: int, of: int) -> list[tuple[int, slice]]:
-        """Returns the messages of slice `number` of `of` slices: the number of the flat tensor and its elements."""
+        """Returns the messages of slice `number` of `of` slices: indices in `flats`, with ranges of elements."""
         found = []
         for each in numbers:
             share = self.codec.cut(self._flats[each].elements, number, of)
@@ -82,7 +82,7 @@ class ErrorFeedbackCodec:
     def cut_messages(
         self, numbers: Sequence[int], encoded: Sequence[torch.Tensor], number: int, of: int
     ) -> list[torch.Tensor]:
-        """Returns the messages of slice `number` of `of` slices of encoded tensors, which share their memory."""
+        """Returns the messages of slice `number` of `of` slices, as views of the encoded tensors."""
         whole = dict(zip(numbers, encoded))
         found = []
         for message in self.messages(numbers, number, of):
@@ -110,7 +110,7 @@ class ErrorFeedbackCodec:
         """Writes the encoded average of a message to `out`.
 
         Args:
-            contributions: The weight of each group and its encoded differences. The sum of the weights is 1 or 0.
+            contributions: The weight of each group and its encoded pseudo-gradients. The sum of the weights is 1 or 0.
         """
         number, elements = message
         sums = torch.zeros(elements.stop - elements.start, dtype=self._flats[number].dtype, device="cpu")
@@ -124,9 +124,9 @@ class ErrorFeedbackCodec:
         out.copy_(self.codec.encode(sums, error))
 
     def decode(self, numbers: Sequence[int], encoded: Sequence[torch.Tensor], out: Sequence[torch.Tensor]) -> None:
-        """Writes the average of a committed round to `out`, and keeps the encoding errors of this round.
+        """Decodes the average of a committed round into `out`, and keeps the encoding errors of this round.
 
-        `encoded` must not be used afterwards, because empty() returns it for a later round.
+        The tensors in `encoded` must not be used afterwards, because empty() returns them for a later round.
         """
         for number, whole, values in zip(numbers, encoded, out):
             self.codec.decode(whole, values)
@@ -144,11 +144,11 @@ class ErrorFeedbackCodec:
 
     @property
     def average_errors(self) -> dict[int, tuple[int, torch.Tensor]]:
-        """For each flat tensor, the first element of the slice that this codec averages, and the average's errors."""
+        """For each flat tensor, the start of the slice that this codec averages, and the errors of that average."""
         return self._average_errors
 
     def seed(self, average_errors: Mapping[int, tuple[int, torch.Tensor]]) -> None:
-        """Sets the encoding errors of averages."""
+        """Replaces the encoding errors of averages, unless error feedback is off."""
         if self.has_feedback:
             self._average_errors = dict(average_errors)
 

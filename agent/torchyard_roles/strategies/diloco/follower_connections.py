@@ -1,4 +1,4 @@
-"""The connections of the first parameter server to the other servers, which close rounds and save at its request."""
+"""The connections over which the first parameter server tells the others to close rounds and save checkpoints."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class FollowerConnections:
             thread.start()
 
     def ask(self, header: dict[str, Any], meanwhile: Callable[[], None]) -> list[dict[str, Any]]:
-        """Sends a request to all other servers, calls `meanwhile`, and returns the answers.
+        """Sends a request to all other servers, calls `meanwhile` while they handle it, and returns their answers.
 
         Raises PeerLost if a server is lost.
         """

@@ -15,8 +15,8 @@ def divide(
 ) -> list[list[torch.nn.Parameter]]:
     """Divides the trained parameters by modules into fragments of similar size in bytes.
 
-    Modules are assigned in order: one of the first modules to each fragment, and every later module to the fragment
-    that is then the smallest. Each fragment therefore has modules from all parts of the model. There are at most as
+    Modules are assigned in order. The first modules go to different fragments, and each later module to the fragment
+    that is the smallest so far. Each fragment therefore has modules from all parts of the model. There are at most as
     many fragments as modules with trained parameters.
     """
     left = {id(each): each for each in trained}
@@ -34,7 +34,7 @@ def divide(
     found: list[list[torch.nn.Parameter]] = [[] for _ in range(fragments)]
     sizes = [0] * fragments
     for number, module_parameters in enumerate(modules):
-        # Each fragment gets one of the first modules, because the size of a module may be 0.
+        # The first modules go to different fragments, even if modules have no elements, so no fragment is empty.
         smallest = number if number < fragments else sizes.index(min(sizes))
         found[smallest] += module_parameters
         sizes[smallest] += sum(each.numel() * each.element_size() for each in module_parameters)
@@ -42,7 +42,7 @@ def divide(
 
 
 def steps_before(fragment: int, fragments: int, inner_steps: int) -> int:
-    """Returns the number of steps from sending the previous fragment to sending this one.
+    """Returns the number of steps from sending the previous fragment to sending `fragment`.
 
     With P fragments and H inner steps, fragment p is sent after ⌊(p+1)·H/P⌋ steps.
     """

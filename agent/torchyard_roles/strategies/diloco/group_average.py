@@ -1,12 +1,12 @@
-"""Averages the parameter differences of all worker groups by a reduce-scatter and an all-gather of their first ranks.
+"""Averages the pseudo-gradients of all worker groups by a reduce-scatter and an all-gather of their first ranks.
 
-Each member of a round owns a slice. It receives this slice of every other member's differences, and sends back their
-weighted average. With G members and M bytes of differences, a group sends 2M(G−1)/G bytes per round and receives as
-many. If there are reducers (`averaging_reducer`), each of them owns a slice instead, and a group sends and receives M
-bytes. Either all members apply the average of a round or none of them does (`round_state`): the round is committed in
+Each member of a round owns a slice. It receives this slice of every other member's pseudo-gradients, and sends back the
+weighted average. With G members and M bytes of pseudo-gradients, a group sends 2M(G−1)/G bytes per round and receives
+as many. If there are reducers (`averaging_reducer`), the slices belong to the reducers, and a group sends and receives
+M bytes. Either all members apply the average of a round or none of them does (`round_state`): the round is committed in
 the join store when each member has received all slices. Members that are lost before the commit are excluded from the
-next attempt. They return at the end of a later round, with the outer parameters θ and the momentum m of a current
-member.
+next attempt. Lost members return at the end of a later round, with the outer parameters θ and the momentum m of a
+current member.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ SAY_WAITING_S = 10.0
 
 
 class Outcome(enum.IntEnum):
-    """The result of the start or of a round for a group's parameters."""
+    """The effect of start() or of a round on a group's parameters."""
 
     KEPT = 0
     """The parameters are still those of the restored checkpoint or of the script."""
@@ -71,10 +71,10 @@ class GroupAverage:
         own: The address of this group's first rank, at which `listener` listens.
         rest: Frozen parameters and buffers that are not averaged. A group receives them together with the outer
             parameters.
-        wire: The encoding of differences and averages.
-        fragments: The number of the model's parts that are averaged in turn.
-        reducers: The number of reducers, which average if they can be reached.
-        start_wait_s: The longest wait for groups that have not started, by default `host_wait_s`.
+        wire: The encoding of pseudo-gradients and averages.
+        fragments: The number of fragments of the model, which are averaged in turn.
+        reducers: The number of reducers. The reducers that can be reached average in place of the groups.
+        start_wait_s: Longest time in seconds to wait for groups that have not started. The default is `host_wait_s`.
     """
 
     def __init__(
@@ -104,11 +104,11 @@ class GroupAverage:
         self._fragments = fragments
         self._reducers = reducers
         self._totals = Totals(0.0, 0.0, False)
-        """The sums of the last complete attempt."""
+        """The totals over all members' contributions, from the last attempt that was complete."""
         self.divergence = 0.0
-        """The relative distance of members' differences from their average in the last round (root mean square).
+        """The relative root mean square distance of the members' pseudo-gradients from their average in the last round.
 
-        It is 0 if all differences are equal, and 1 if their average is 0.
+        It is 0 if all members' pseudo-gradients are equal, and 1 if their average is 0.
         """
         self._taken_rest: torch.Tensor | None = None
         self._host_wait_s = host_wait_s
@@ -208,12 +208,12 @@ class GroupAverage:
         has_finished: bool,
         fragment: int | None = None,
     ) -> Outcome:
-        """Replaces this group's parameter differences by the average over all members, once all members call this.
+        """Replaces this group's pseudo-gradients by the average over all members, once all members call this method.
 
         This method may run in a background thread, because it does not change the model.
 
         Args:
-            fragment: The fragment to which the differences belong, or None for the whole model.
+            fragment: The fragment to which the pseudo-gradients belong, or None for the whole model.
             has_finished: Whether this group takes no further steps.
 
         Returns:
@@ -264,9 +264,9 @@ class GroupAverage:
         averages: Sequence[torch.Tensor],
         own: Contribution,
     ) -> Outcome | None:
-        """Attempts the round of `state`, and writes the result to `averages`.
+        """Attempts the round of `state`, and writes the encoded averages to `averages`.
 
-        Returns None if the attempt was abandoned.
+        Returns the outcome, or None if the attempt was abandoned.
         """
         if self._wire.average_errors and self._group == CHIEF and state.reducers:
             self._seed_errors(state)
@@ -363,9 +363,10 @@ class GroupAverage:
         return self._outcome(epoch)
 
     def average_errors(self) -> dict[int, tuple[int, torch.Tensor]]:
-        """Returns the errors of all reducers' encodings, for the chief's part of a checkpoint.
+        """Returns the encoding errors of averages, for this group's part of a checkpoint.
 
-        The errors of a reducer that is lost are 0.
+        The chief's part contains the errors of all reducers, or zeros for a reducer that is lost. If there are no
+        reducers, a group's part contains the errors of the group's own slice.
         """
         state = self._state
         if state is None or not state.reducers or not self._wire.has_feedback or self._group != CHIEF:
@@ -383,7 +384,7 @@ class GroupAverage:
         return {number: (0, values) for number, values in enumerate(found)}
 
     def _seed_errors(self, state: RoundState) -> None:
-        """Sends the errors of a restored checkpoint to the reducers."""
+        """Sends the encoding errors of a restored checkpoint to the reducers."""
         whole = self._outer.empty()
         for number, (start, values) in self._wire.average_errors.items():
             whole[number][start : start + values.numel()] = values
@@ -403,7 +404,7 @@ class GroupAverage:
                 log(self._own.name, f"{error.message} It begins without the errors of the checkpoint.")
 
     def _shapes(self) -> list[list[Any]]:
-        """Returns the sizes, dtypes, kinds and fragments of the flat tensors, for the reducers."""
+        """Returns the size, dtype, kind and fragment of each flat tensor, for the reducers."""
         return [[each.elements, str(each.dtype), each.is_buffer, each.fragment] for each in self._outer.flats]
 
     def _outcome(self, epoch: int) -> Outcome | None:
@@ -444,7 +445,7 @@ class GroupAverage:
         self._replace(state, after)
 
     def _joining_reducers(self, state: RoundState) -> dict[int, Announcement]:
-        """Returns the reducers that do not take part yet and have announced a process that was never lost."""
+        """Returns the reducers that have announced themselves, do not take part yet and have not been lost since."""
         found = {}
         for number in range(self._reducers):
             text = None if number in state.reducers else self._store.try_get(f"{REDUCER}/{number}")
@@ -453,7 +454,7 @@ class GroupAverage:
         return found
 
     def _joining(self, state: RoundState) -> dict[int, Announcement]:
-        """Returns the groups that are not members and have announced a process that has not been lost since."""
+        """Returns the groups that have announced themselves, are not members and have not been lost since."""
         found = {}
         for group in range(self._groups):
             text = None if group in state.members else self._store.try_get(f"{HERE}/{group}")
@@ -516,7 +517,7 @@ class GroupAverage:
     def _take(self, state: RoundState) -> bool:
         """Loads the outer parameters and momentum of the current round from a member.
 
-        Returns whether a member sent them.
+        Returns False if no member could send them.
         """
         for group in sorted(state.members, key=lambda group: (group != state.source, group)):
             if group == self._group:
@@ -559,7 +560,7 @@ class GroupAverage:
             self._see(text)
 
     def _see(self, text: bytes) -> None:
-        """Stores a state that is newer than the known state. May be called by any thread."""
+        """Stores the encoded state if it is newer than the known state. May be called by any thread."""
         state = RoundState.decoded(text)
         with self._mailbox.changed:
             if self._state is None or state.epoch > self._state.epoch:

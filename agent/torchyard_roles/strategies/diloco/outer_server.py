@@ -1,18 +1,19 @@
-"""A parameter server of DiLoCo, which averages the differences that groups push.
+"""A parameter server of DiLoCo, which averages the pseudo-gradients that groups push.
 
 Each server holds a slice of the outer parameters θ and of the momentum m. The first server, the *lead*, decides when a
-round closes. The other servers, its followers, close the round with the same differences. The lead reports a new round
-to the groups once all servers have closed it. Each fragment of the model has a slice and rounds of its own.
+round closes. The other servers, its followers, close the round with the same pseudo-gradients. The lead reports a new
+round to the groups once all servers have closed the previous one. Each fragment of the model has a slice and rounds of
+its own.
 
 group                                              server
-   | push: fragment, base, difference        --->    |  each server keeps its slice
-   | commit: (fragment, base, weight) …      --->    |  to the lead, once all servers have the differences
+   | push: fragment, base, pseudo-gradient   --->    |  each server keeps its slice
+   | commit: (fragment, base, weight) …      --->    |  to the lead, once all servers have the pseudo-gradients
    | <--- (fragment, round) …                        |  when the rounds are closed
    | pull: fragment                          --->    |
    | <--- θ                                          |  from each server
 
-The lead considers a group lost when the group's connection for `join` breaks. If a server is lost, the others exit too,
-and keepers restart the trainers from their checkpoint together with all servers.
+The lead considers a group lost when the group's connection for `join` breaks. If a server is lost, the other servers
+exit too, and keepers restart the trainers from their checkpoint together with all servers.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from torchyard_roles.exchange import tensor_connection
 from torchyard_roles.exchange.listener import Admission, Connections
 from torchyard_roles.exchange.quantization import WireCodec
 from torchyard_roles.exchange.tensor_connection import Connection, Peer
-from torchyard_roles.keeper_reports import ServingReports
+from torchyard_roles.server_reports import ServerReports
 from torchyard_roles.strategies.diloco import follower_connections
 from torchyard_roles.strategies.diloco.follower_connections import FollowerConnections
 from torchyard_roles.strategies.diloco.outer_slice import OuterSlice, dtype_of
@@ -50,12 +51,12 @@ SERVICE = "diloco-server"
 ENDED = "diloco/ended"
 """Key that is set in the join store when training has ended."""
 HOST_WAIT_S = 600.0
-"""Longest time in seconds to wait for groups that have not started, and for the chief's group at the end."""
+"""Longest time in seconds to wait for groups that have not started, and for a lost chief's group at the end."""
 LOOK_EVERY_S = 1.0
 PARTING_S = 5.0
-"""Longest time in seconds to wait for the groups after the loss of a server, and for connection threads at the end."""
+"""Longest time in seconds to wait for groups to disconnect after a server was lost, and for threads to end."""
 EXIT_RESERVE_S = 1.0
-"""Time in seconds of the grace period after SIGTERM that is reserved for the exit."""
+"""Time in seconds reserved for the exit at the end of the grace period after SIGTERM."""
 
 
 class OuterServer:
@@ -92,23 +93,23 @@ class OuterServer:
         """The slice of each fragment. Empty until the chief's group has sent or restored the slices."""
         self._connections = Connections()
         self._changed = threading.Condition()
-        """Guards the fields below, and is notified of each change."""
+        """Guards the fields below, and is notified when any of them changes."""
         self._ends = False
         self._failure = ""
         self._lineage = ""
         """The ID of the training. Empty until the chief's group has begun or restored the training."""
         self._pushed: list[dict[int, int]] = []
         self._pending: list[list[Push]] = []
-        """The last base of each group and the pushes of the open round, by fragment, from the restored checkpoint."""
+        """From a restored checkpoint, by fragment: the base of each group's last push, and the open round's pushes."""
         self._rest: torch.Tensor | None = None
         """Frozen parameters and buffers that are not averaged, on the lead."""
         self._shapes: list[list[Any]] = []
         """The sizes and dtypes of the whole model's flat tensors, which must be the same in all groups."""
         self._rounds: FragmentRounds | None = None
-        """The rounds. Set only on the lead, once the groups may train."""
+        """The rounds of all fragments. Set only on the lead, once the groups may train."""
         self._followers: FollowerConnections | None = None
         self._present: dict[int, str] = {}
-        """The process of each group that has joined and is not lost."""
+        """For each group that has joined and is not lost, the ID of its first rank's process."""
         self._saved_step: int | None = None
 
     def serve(self, listener: socket.socket) -> None:
@@ -137,7 +138,7 @@ class OuterServer:
     def finish_soon(self, within_s: float) -> None:
         """Ends serve() once no client is connected, but after `within_s` seconds at the latest.
 
-        A signal handler may call this.
+        May be called from a signal handler.
         """
         threading.Thread(target=self._finish, args=(within_s,), name=f"{self.name} stop", daemon=True).start()
 
@@ -156,7 +157,7 @@ class OuterServer:
         return len(self._present) if self._is_lead else len(self._connections)
 
     def figures(self) -> dict[str, float]:
-        """Returns metrics with names from `metrics_report.METRICS`."""
+        """Returns this server's metrics by their names in `metrics_report.METRICS`."""
         rounds = self._rounds
         clients = rounds.live if rounds is not None else len(self._connections)
         return {"clients": float(clients), "version": float(sum(each.round for each in self._slices))}
@@ -214,7 +215,7 @@ class OuterServer:
                 try:
                     connection.receive()
                 finally:
-                    self.stop()  # This connection is closed when the first server exits.
+                    self.stop()  # The connection breaks when the first server exits, and this server then stops too.
             else:
                 raise ProtocolError(f"{operation!r} is not an operation")
 
@@ -252,7 +253,7 @@ class OuterServer:
                 raise ProtocolError(f"{operation!r} is not an operation")
 
     def _receive_push(self, connection: Connection, group: int, fragment: int, base: int) -> None:
-        """Receives and decodes the parameter differences that a group pushes."""
+        """Receives, decodes and stores the pseudo-gradients that a group pushes."""
         slice_ = self._slices[fragment]
         codec = slice_.codec
         difference = slice_.empty()
@@ -265,7 +266,7 @@ class OuterServer:
         slice_.put(group, base, difference)
 
     def _send_pull(self, connection: Connection, fragment: int, known: int) -> None:
-        """Sends a group the changes of a fragment since round `known`, or all its values if changes are missing."""
+        """Sends the changes of a fragment since round `known`, or the fragment's whole θ if changes are missing."""
         changes = self._slices[fragment].changes_since(known) if known >= 0 else None
         if changes is None:
             round_, sent = self._slices[fragment].sent()
@@ -300,7 +301,7 @@ class OuterServer:
         connection.send({})
 
     def _restore(self, step: int) -> dict[str, Any]:
-        """Loads this server's part of the checkpoint from which the chief's group resumes."""
+        """Loads this server's part of the checkpoint that the chief's group resumes from. Returns the answer."""
         state = self._checkpoint.read(step) if self._checkpoint is not None else None
         if state is None or "fragments" not in state:
             return {"empty": True}
@@ -314,7 +315,10 @@ class OuterServer:
         return {"fragments": fragments, "lineage": self._lineage}
 
     def _open(self, header: dict[str, Any]) -> None:
-        """Lets the groups train once all servers have their slices. Called on the first server only."""
+        """Connects to the other servers and starts the rounds, so that groups can join.
+
+        Called on the first server only, once all servers have their slices.
+        """
         with self._changed:
             if self._rounds is not None:
                 return
@@ -371,9 +375,9 @@ class OuterServer:
             self._changed.notify_all()
 
     def _commit(self, group: int, process: str, header: dict[str, Any]) -> dict[str, Any]:
-        """Adds a group's differences to the open rounds of their fragments, and waits until the group may continue.
+        """Adds a group's pushes to the open rounds of their fragments, and waits until the group may continue.
 
-        All servers must already have received the differences.
+        All servers must already have received the pseudo-gradients.
 
         Returns:
             The answer to the group.
@@ -463,7 +467,7 @@ class OuterServer:
         self._followers.ask(header, lambda: self._slices[fragment].close(used, pushed, lr, momentum))
 
     def _save(self, step: int) -> str:
-        """Saves the parts of all servers between two rounds. Returns an error message, or "" if all parts are saved."""
+        """Saves all servers' parts of a checkpoint, between two rounds. Returns an error message, or "" on success."""
         rounds = self._rounds
         if rounds is None or self._followers is None or self._checkpoint is None:
             return "training has not begun"
@@ -522,7 +526,7 @@ def pairs(items: Sequence[Sequence[Any]]) -> dict[int, int]:
 def serve(environment: Environment) -> None:
     """Runs this process as a parameter server until training has ended.
 
-    Raises EnvironmentProblem if it cannot start.
+    Raises EnvironmentProblem if TORCHYARD_PEERS does not list this process as a parameter server.
     """
     servers = [Peer(*each) for each in environment.peers.ps]
     names = [server.name for server in servers]
@@ -553,7 +557,7 @@ def serve(environment: Environment) -> None:
     signal.signal(signal.SIGTERM, stop)
     listener = tensor_connection.listen_at(servers[index])
     try:
-        with ServingReports(environment, server.figures, server.traffic):
+        with ServerReports(environment, server.figures, server.traffic):
             server.serve(listener)
     finally:
         # Another SIGTERM must not interrupt the exit.

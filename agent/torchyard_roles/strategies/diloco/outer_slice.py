@@ -1,8 +1,8 @@
-"""One server's slice of a fragment's outer parameters θ and momentum m, and the differences that groups pushed.
+"""One server's slice of a fragment's outer parameters θ and momentum m, and the pseudo-gradients that groups pushed.
 
 With a quantized encoding, groups do not receive θ itself but the changes of the *sent* parameters, which approximate θ.
 A change is the encoded difference between θ and the sent parameters, so the encoding error of a change is part of the
-next change. All groups hold the sent parameters of some round, and compute their differences from them.
+next change. All groups hold the sent parameters of some round, and compute their pseudo-gradients from these.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class OuterSlice:
     """One server's slice, which is empty until begin() or load() is called. All methods are thread-safe.
 
     Args:
-        codec: The encoding of the groups' differences, and of changes in the sent parameters.
+        codec: The encoding of the groups' pseudo-gradients, and of changes in the sent parameters.
     """
 
     def __init__(self, codec: WireCodec) -> None:
@@ -34,11 +34,11 @@ class OuterSlice:
         self._lock = threading.Lock()
         self._outer = OuterParameters(())
         self._differences: dict[tuple[int, int], list[torch.Tensor]] = {}
-        """Differences by group and base. Only those of committed pushes are averaged."""
+        """Pseudo-gradients by group and base. Only the pseudo-gradients of committed pushes are averaged."""
         self._sent: list[torch.Tensor] = []
-        """The sent parameters. Empty if the encoding is exact, because they would then equal θ."""
+        """The sent parameters. Empty if the encoding is exact, because the sent parameters would then equal θ."""
         self._changes: dict[int, list[torch.Tensor]] = {}
-        """The newest encoded changes of the sent parameters, by round. Together they are smaller than θ."""
+        """The newest encoded changes of the sent parameters, by round. Their total size is smaller than that of θ."""
 
     @property
     def round(self) -> int:
@@ -61,7 +61,7 @@ class OuterSlice:
             self._changes = {}
 
     def empty(self) -> list[torch.Tensor]:
-        """Returns tensors of zeros with the sizes of the slice."""
+        """Returns a tensor of zeros for each flat tensor of the slice."""
         return self._outer.empty()
 
     def shapes(self) -> list[Shape]:
@@ -72,7 +72,7 @@ class OuterSlice:
             self._differences[group, base] = difference
 
     def sent(self) -> tuple[int, list[torch.Tensor]]:
-        """Returns the number of the round, and a copy of the parameters as sent to the groups."""
+        """Returns the number of closed rounds, and a copy of the parameters as sent to the groups."""
         with self._lock:
             return self._outer.round, [each.clone() for each in self._sent or self._outer.theta]
 
@@ -83,13 +83,13 @@ class OuterSlice:
             return [self._changes[each] for each in rounds] if all(each in self._changes for each in rounds) else None
 
     def close(self, used: Sequence[Push], pushed: Mapping[int, int], lr: float, momentum: float) -> None:
-        """Averages the differences of a round in the given order, and takes a step of the outer optimizer.
+        """Averages a round's pseudo-gradients, summed in the order of `used`, and takes the outer step.
 
-        If all weights are 0, no group has trained since the last step, so the outer parameters do not change.
+        If all weights are 0, no group has trained since the last outer step, so the outer parameters do not change.
 
         Args:
-            pushed: The last base of each group's differences. All differences with this base or an earlier one are
-                deleted.
+            pushed: The base of each group's last push. The group's pseudo-gradients with this base or an earlier one
+                are deleted.
         """
         with self._lock:
             if not all(push.key in self._differences for push in used):
@@ -102,7 +102,7 @@ class OuterSlice:
                 self._change_sent()
 
     def _change_sent(self) -> None:
-        """Encodes the difference between outer and sent parameters, and adds it to the sent parameters."""
+        """Encodes the difference between outer and sent parameters, and adds this change to the sent parameters."""
         changes = []
         for theta, sent in zip(self._outer.theta, self._sent):
             change = self.codec.encode(theta - sent)
@@ -115,7 +115,10 @@ class OuterSlice:
             del self._changes[min(self._changes)]
 
     def _average(self, used: Sequence[Push]) -> list[torch.Tensor]:
-        """Returns the weighted average of differences, summed in the given order, or [] if all weights are 0."""
+        """Returns the weighted average of the pseudo-gradients of pushes, or [] if all weights are 0.
+
+        The pseudo-gradients are summed in the order of `used`.
+        """
         total = sum(push.weight for push in used)
         if not total:
             return []
@@ -127,7 +130,7 @@ class OuterSlice:
         return sums
 
     def state(self, pending: Sequence[Push]) -> dict[str, Any]:
-        """Returns the state for a checkpoint: outer parameters, momentum, sent parameters and pending differences."""
+        """Returns the slice's state for a checkpoint: θ, m, the sent parameters and the pending pseudo-gradients."""
         with self._lock:
             return {
                 **self._outer.state(),
@@ -137,7 +140,7 @@ class OuterSlice:
             }
 
     def load(self, state: Mapping[str, Any]) -> list[Push]:
-        """Loads the state from a checkpoint, and returns the pushes of its open round."""
+        """Loads the slice's state from a checkpoint, and returns the pushes of the round that was open at that time."""
         shapes = [(int(elements), dtype_of(name), bool(buffer)) for elements, name, buffer in state["shapes"]]
         self.begin(shapes, state["theta"], state["momentum"], int(state["round"]))
         if self._sent and state.get("sent"):

@@ -1,12 +1,13 @@
 """The outer parameters of DiLoCo and the step of the outer optimizer.
 
-With the outer parameters θ and the parameters θ_g of a group, the group contributes Δ_g = θ − θ_g. The average Δ of all
-groups is the gradient of the outer optimizer, which is SGD with Nesterov momentum, as in torch.optim.SGD:
+A group with the parameters θ_g contributes the pseudo-gradients (outer gradients) Δ_g = θ − θ_g, where θ are the outer
+parameters. The weighted average Δ over all groups is the gradient of the outer optimizer, which is SGD with learning
+rate η and Nesterov momentum μ, as in torch.optim.SGD:
 
     m ← μ m + Δ ;  θ ← θ − η (Δ + μ m)
 
-θ and m are on the CPU, in float32 or in the wider dtype of the parameter. Buffers with floating-point values are
-averaged without an outer optimizer.
+θ and m are on the CPU, in float64 for parameters of double precision, and in float32 for all others. Floating-point
+buffers are averaged without an outer optimizer.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class Flat:
     """Tensors of a model whose values are exchanged as one contiguous tensor on the CPU.
 
     Attributes:
-        copies: The object that copies from and to the tensors' GPU, or None if the tensors are on the CPU.
+        copies: Copies values between the tensors' GPU and the CPU, or None if the tensors are on the CPU.
     """
 
     def __init__(self, tensors: list[torch.Tensor], dtype: torch.dtype, *, is_buffer: bool, fragment: int = 0) -> None:
@@ -41,9 +42,9 @@ class Flat:
         gpus = [tensor.device for tensor in tensors if tensor.device.type == "cuda"]
         self.copies = pinned_copies_of(gpus[0]) if gpus else None
         self._staged: torch.Tensor | None = None
-        """The values that stage() copied to the GPU."""
+        """The values that stage() copied to the GPU for the next scatter()."""
         self._spare: torch.Tensor | None = None
-        """A tensor for the next values. Writing to new memory takes several times as long."""
+        """A flat tensor whose memory is reused, because writing to newly allocated memory takes much longer."""
 
     def gather(self) -> torch.Tensor:
         """Returns a copy of the tensors' values as one flat tensor."""
@@ -56,7 +57,7 @@ class Flat:
         return values
 
     def difference(self, outer: torch.Tensor) -> torch.Tensor:
-        """Returns the values `outer` minus those of the tensors, as one flat tensor."""
+        """Returns `outer` minus the tensors' values, as one flat tensor."""
         if self.copies is not None:
             values = self.gather()
             return torch.sub(outer, values, out=values)
@@ -66,9 +67,10 @@ class Flat:
         return values
 
     def snapshot(self) -> Callable[[], torch.Tensor]:
-        """Returns a function that returns the current values as one flat tensor. It may be called once, on any thread.
+        """Captures the tensors' current values, and returns a function that returns these as one flat tensor.
 
-        Values on a GPU are first copied on the GPU, so that training can continue before they have reached the CPU.
+        The returned function may be called once, on any thread. Values on a GPU are first copied within the GPU, so
+        that training can continue before the values have reached the CPU.
         """
         copies = self.copies
         if copies is None:
@@ -87,11 +89,14 @@ class Flat:
         return on_the_cpu
 
     def recycle(self, values: torch.Tensor) -> None:
-        """Keeps a tensor that gather(), difference() or snapshot() returned, whose values are no longer needed."""
+        """Keeps the memory of `values` for the next flat tensor that gather(), difference() or snapshot() returns."""
         self._spare = values
 
     def stage(self, values: torch.Tensor) -> None:
-        """Copies values to the GPU, for the next call of scatter() with the same values. May run on any thread."""
+        """Copies `values` to the GPU ahead of the next scatter(), which must be called with the same values.
+
+        Does nothing if the tensors are on the CPU. May run on any thread.
+        """
         if self.copies is not None:
             self._staged = self.copies.to_device(values)
 
@@ -115,10 +120,10 @@ class Flat:
             target.copy_(new)
 
     def collect(self) -> None:  # Tensors that are not sharded need no collective calls.
-        """Gathers the values of a sharded model, for gather(). All ranks of the group must call this method."""
+        """Gathers the values of sharded tensors on the group's first rank. All ranks of the group must call this."""
 
     def spread(self, device: torch.device, *, is_first: bool) -> None:
-        """Sets the tensors on all ranks of a group to the first rank's values. All ranks must call this method.
+        """Broadcasts the first rank's values of the tensors to all ranks of the group. All ranks must call this method.
 
         Args:
             device: The device that the group's collective calls use.
@@ -133,7 +138,7 @@ class Flat:
         """Frees the values that collect() gathered."""
 
     def _flat_tensor(self) -> torch.Tensor:
-        """Returns a flat tensor with any contents."""
+        """Returns a flat tensor for all values, with arbitrary contents."""
         spare, self._spare = self._spare, None
         return large_buffers.zeros(self.elements, self.dtype) if spare is None else spare
 
@@ -146,9 +151,9 @@ class Flat:
 
 
 def flats_of(parameters: Iterable[torch.Tensor], buffers: Iterable[torch.Tensor], fragment: int = 0) -> list[Flat]:
-    """Divides the trained parameters and floating-point buffers of a fragment by the dtype of their outer parameters.
+    """Returns a fragment's flat tensors: for each outer dtype, one of the parameters and one of the buffers, if any.
 
-    Other buffers are omitted.
+    Buffers whose values are neither floating-point nor complex are omitted.
     """
     found = []
     for is_buffer, tensors in ((False, list(parameters)), (True, list(buffers))):
@@ -162,7 +167,7 @@ def flats_of(parameters: Iterable[torch.Tensor], buffers: Iterable[torch.Tensor]
 class OuterParameters:
     """The parameters θ and the momentum m of one group's outer optimizer, with the number of finished rounds.
 
-    Only one thread at a time may change these values. The threads of a server send copies of them to other groups.
+    Only one thread at a time may change these values. Server threads send copies of the values to other groups.
     """
 
     def __init__(self, flats: Sequence[Flat]) -> None:
@@ -171,10 +176,10 @@ class OuterParameters:
         self.momentum: list[torch.Tensor] = []
         self.round = NOT_BEGUN
         self.changed = threading.Condition()
-        """Guards θ, m and `round`, and is notified when they are replaced or stepped."""
+        """Guards θ, m and `round`, and is notified when load() or step() changes these."""
 
     def numbers(self, fragment: int | None = None) -> list[int]:
-        """Returns the numbers of a fragment's flat tensors, or of all flat tensors if `fragment` is None."""
+        """Returns the indices in `flats` of a fragment's flat tensors, or all indices if `fragment` is None."""
         return [number for number, flat in enumerate(self.flats) if fragment is None or flat.fragment == fragment]
 
     def begin(self, round_: int = 0) -> None:
@@ -194,18 +199,18 @@ class OuterParameters:
             flat.discard_staged()
 
     def copies(self) -> tuple[int, list[torch.Tensor], list[torch.Tensor]]:
-        """Returns the number of the round, and copies of the outer parameters and momentum."""
+        """Returns the number of finished rounds, and copies of the outer parameters and momentum."""
         with self.changed:
             return self.round, [each.clone() for each in self.theta], [each.clone() for each in self.momentum]
 
     def differences(self, fragment: int | None = None) -> list[torch.Tensor]:
-        """Returns the differences Δ_g = θ − θ_g between the outer parameters and this group's parameters."""
+        """Returns this group's pseudo-gradients Δ_g = θ − θ_g: the outer parameters minus the group's parameters."""
         return [self.flats[number].difference(self.theta[number]) for number in self.numbers(fragment)]
 
     def snapshot(self, fragment: int | None = None) -> Callable[[], list[torch.Tensor]]:
-        """Returns a function that returns Δ_g of the current parameters, even if they change before it is called.
+        """Captures the group's current parameters, and returns a function that computes their pseudo-gradients Δ_g.
 
-        It may be called once, on any thread, before the next step of this fragment.
+        The returned function may be called once, on any thread, before the fragment's next outer step.
         """
         parts = [(number, self.flats[number].snapshot()) for number in self.numbers(fragment)]
 
@@ -219,7 +224,7 @@ class OuterParameters:
         return differences
 
     def recycle(self, differences: Iterable[torch.Tensor], fragment: int | None = None) -> None:
-        """Keeps the memory of differences whose values are no longer needed, for the next differences."""
+        """Keeps the memory of pseudo-gradients that are no longer needed, for the next pseudo-gradients."""
         for number, values in zip(self.numbers(fragment), differences):
             self.flats[number].recycle(values)
 
@@ -230,7 +235,7 @@ class OuterParameters:
 
     @torch.no_grad()  # type: ignore[untyped-decorator]  # mypy does not analyse torch.
     def step(self, average: Sequence[torch.Tensor], lr: float, momentum: float, fragment: int | None = None) -> None:
-        """Takes a step of the outer optimizer and counts the round as finished. May overwrite `average`."""
+        """Takes an outer step with the averaged pseudo-gradients, and counts the round. May overwrite `average`."""
         with self.changed:
             for number, delta in zip(self.numbers(fragment), average):
                 theta, buffer = self.theta[number], self.momentum[number]
@@ -251,7 +256,7 @@ class OuterParameters:
             self.flats[number].scatter(self.theta[number], mixing)
 
     def state(self) -> dict[str, Any]:
-        """Returns copies of the outer parameters and momentum, for a checkpoint."""
+        """Returns the number of finished rounds and copies of the outer parameters and momentum, for a checkpoint."""
         round_, theta, momentum = self.copies()
         return {"round": round_, "theta": theta, "momentum": momentum}
 

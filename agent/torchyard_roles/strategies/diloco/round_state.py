@@ -1,8 +1,8 @@
 """The state of the rounds, which all worker groups share as one value in the join store.
 
-A change replaces the value only if it is still the value from which the change was computed. Therefore all groups see
-the same sequence of states, and each state has a number, its *epoch*. A round is attempted by its members. It is
-*committed* when each of them has received the whole average. If a member is lost before that, the attempt is
+Each change is a compare-and-set, which fails if another group has changed the value in the meantime. Therefore all
+groups see the same sequence of states, and each state has a number, its *epoch*. A round is attempted by its members.
+A round is *committed* when each member has received the whole average. If a member is lost before that, the attempt is
 *abandoned*, and the round is attempted again without that member.
 """
 
@@ -24,7 +24,7 @@ REDUCER = "diloco/reducer"
 STOPPED = "diloco/stopped"
 """Prefix of the join store keys of groups that have stopped gracefully. The value is the ID of the group's process."""
 DONE = "diloco/done"
-"""Prefix of the join store keys that count the members that have received the average of an epoch."""
+"""Prefix of the join store keys that count, for each epoch, the members that have received the average."""
 
 
 class Announcement(NamedTuple):
@@ -69,27 +69,27 @@ class RoundState:
     lineage: str
     members: dict[int, Announcement]
     source: int
-    """The group from which the first members load outer parameters and momentum. Groups in `keep` do not load them."""
+    """The group that members ask first for outer parameters and momentum. Groups in `keep` keep their own."""
     keep: tuple[int, ...] = ()
     """The groups that already have the current round's outer parameters and momentum, and keep them."""
     committed: int = 0
     """The last epoch whose attempt was committed."""
     postponed: int = 0
-    """An epoch that was abandoned because a member stopped. The other members take a step before the next attempt."""
+    """The last epoch that was abandoned because a member stopped. Other members step before the next attempt."""
     is_idle: bool = False
-    """Whether all members have finished and are waiting for the chief's group."""
+    """Whether all members have finished training and are waiting for the chief's group."""
     has_ended: bool = False
     finished: int = 0
-    """The number of the latest consecutive rounds in which all members had finished training.
+    """The number of consecutive rounds, up to the latest, in which all members had finished training.
     Training ends after one such round for each fragment."""
     dropped: tuple[str, ...] = ()
     """The IDs of processes that were lost."""
     reducers: dict[int, Announcement] = field(default_factory=dict)
-    """The reducers that average the members' differences. If there are none, the members do so themselves."""
+    """The reducers that average the members' pseudo-gradients. If there are none, each member averages a slice."""
 
     @property
     def owners(self) -> dict[int, Announcement]:
-        """The processes that average a slice each, by the number of the reducer or group."""
+        """The processes that each average one slice, by the number of the reducer or group."""
         return self.reducers or self.members
 
     def encoded(self) -> bytes:

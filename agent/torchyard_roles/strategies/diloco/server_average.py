@@ -1,9 +1,9 @@
-"""Averages all worker groups by parameter servers (`outer_server`), with the same interface as `GroupAverage`.
+"""Averages all worker groups through parameter servers (`outer_server`), with the same interface as `GroupAverage`.
 
-In each round a group pushes its parameter differences to all servers, waits until the round is closed, and pulls the
-outer parameters θ from the servers. The servers also hold the momentum m, and take the steps of the outer optimizer.
-With a quantized encoding, a group's θ is the servers' sent parameters (`outer_slice`), and the group pulls their
-changes. Each fragment has rounds of its own.
+In each round a group pushes its pseudo-gradients to all servers, waits until the round is closed, and pulls the outer
+parameters θ from the servers. The servers also hold the momentum m, and take the steps of the outer optimizer. With a
+quantized encoding, a group's θ is the servers' sent parameters (`outer_slice`), and the group pulls the changes of the
+sent parameters. Each fragment has rounds of its own.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class ServerAverage:
         name: The name of this process.
         outer: The outer parameters of this group. The momentum is empty, because the servers hold it.
         rest: Frozen parameters and buffers that are not averaged. The chief's group sends them to the first server.
-        wire: The encoding of differences.
-        fragments: The number of the model's parts that are averaged in turn.
+        wire: The encoding of pseudo-gradients.
+        fragments: The number of fragments of the model, which are averaged in turn.
         warmup_steps: The number of rounds in which all fragments are averaged together.
         restored: This group's part of the checkpoint of `restored_step`, from which the chief's group resumes.
     """
@@ -82,7 +82,7 @@ class ServerAverage:
         self._host_wait_s = host_wait_s
         self._process = ""
         self._links: dict[int, Connection] = {}
-        """The connection for requests to each server, by number."""
+        """The connections for requests, by server number."""
         self._joined: Connection | None = None
         """The connection by which the first server detects the loss of this group."""
         self._server_processes: dict[int, str] = {}
@@ -114,7 +114,7 @@ class ServerAverage:
                 joined.send({"op": "stopped" if has_stopped else "bye"})
             joined.close()
         for number, link in list(self._links.items()):
-            link.cut()  # This wakes a thread that waits for an answer.
+            link.cut()  # cut() wakes a thread that waits for an answer.
             self._drop(number)
 
     def start(self, round_: int, lineage: str) -> Outcome:
@@ -151,7 +151,7 @@ class ServerAverage:
         places = zip(answer["pushed"], bases, rounds)
         if lineage == self.lineage and all(pushed < base <= round_ for pushed, base, round_ in places):
             self.bases = bases
-            # This group has pushed nothing since this round, so it can continue exactly from its own outer parameters.
+            # This group has pushed nothing since it last loaded θ, so it continues exactly from its own θ.
             return Outcome.KEPT
         self._take_rest()
         self._wire.forget()
@@ -174,16 +174,16 @@ class ServerAverage:
         has_finished: bool,
         fragment: int | None = None,
     ) -> Outcome:
-        """Pushes this group's parameter differences, and pulls the outer parameters after the round that averages them.
+        """Pushes this group's pseudo-gradients, and pulls the outer parameters when the round has closed.
 
-        If this group is late and the quorum does not need it, it pulls the outer parameters immediately. Its
-        differences are then averaged in the open round. This method may run in a background thread, since it does not
+        If this group is late and the quorum does not need it, the group pulls the outer parameters immediately, and its
+        pseudo-gradients are averaged in the open round. This method may run in a background thread, because it does not
         change the model.
 
         Args:
-            weights: The weight of each fragment.
+            weights: The group's weight for each fragment.
             has_finished: Whether this group takes no further steps.
-            fragment: The fragment that the differences belong to, or None for all.
+            fragment: The fragment that the pseudo-gradients belong to, or None for all fragments.
 
         Returns:
             AVERAGED or POSTPONED or, if the servers consider this group lost, REPLACED or ENDED.
@@ -264,7 +264,7 @@ class ServerAverage:
     def _restore(self, links: Sequence[Connection]) -> str | None:
         """Makes the servers load their parts of a checkpoint, and returns the ID of its training.
 
-        Returns None if the parts do not belong together or differ from this group's outer parameters.
+        Returns None if the parts do not belong together, or their shapes differ from those of this group's model.
         """
         answers = [_asked(link, {"op": "restore", "step": self._restored_step}) for link in links]
         if not all("fragments" in answer for answer in answers):
@@ -339,11 +339,11 @@ class ServerAverage:
     def _exchange(
         self, encoded: Mapping[int, torch.Tensor], weights: Mapping[int, float], has_finished: bool
     ) -> dict[str, Any]:
-        """Pushes encoded differences to all servers, and returns the first server's answer after the round.
+        """Pushes encoded pseudo-gradients to all servers, and returns the first server's answer after the round.
 
         Args:
-            encoded: The differences by the number of their flat tensor.
-            weights: The weights by fragment.
+            encoded: The encoded pseudo-gradients by the number of their flat tensor.
+            weights: The group's weights by fragment. Only these fragments are pushed.
         """
         for fragment in weights:
             of_fragment = {number: encoded[number] for number in self._outer.numbers(fragment)}
@@ -362,7 +362,7 @@ class ServerAverage:
         """Loads the outer parameters of fragments from all servers.
 
         Args:
-            rounds: By fragment, the oldest round that is loaded.
+            rounds: By fragment, the oldest round whose outer parameters may be loaded.
         """
         theta = list(self._outer.theta)
         bases = list(self.bases)
@@ -376,9 +376,9 @@ class ServerAverage:
         self._outer.load(theta, [], self._round_after(list(rounds)))
 
     def _round_after(self, pulled: Sequence[int]) -> int:
-        """Returns the number of rounds at which the fragment after the `pulled` ones is exchanged next.
+        """Returns this group's round number after pulling some fragments. The number determines the next fragment.
 
-        Unless this group is late, the result is the sum of all fragments' rounds.
+        Unless this group is late, the number is the sum of all fragments' rounds, with warmup rounds counted once.
         """
         warmup = self._warmup_steps
         if len(pulled) < self._fragments:
@@ -389,7 +389,7 @@ class ServerAverage:
         return warmup + sum(base - warmup for base in self.bases)
 
     def _pull_fragment(self, fragment: int, theta: Sequence[torch.Tensor], at_least: int) -> int:
-        """Updates the outer parameters of a fragment to one round of all servers, and returns that round."""
+        """Pulls a fragment from all servers until all slices are of the same round, and returns that round."""
         rounds = [self.bases[fragment]] * len(self._servers)
         while min(rounds) < max(at_least, max(rounds)):
             # If a round closes in the meantime, servers that had already sent the parameters of the previous round are
@@ -403,7 +403,7 @@ class ServerAverage:
         return rounds[0]
 
     def _pulled(self, fragment: int, theta: Sequence[torch.Tensor], known: int, link: Connection) -> int:
-        """Updates a server's slices of the outer parameters from round `known` to its current round.
+        """Updates one server's slices of the outer parameters from round `known` to the server's current round.
 
         Returns the current round.
         """
@@ -426,12 +426,12 @@ class ServerAverage:
         return int(answer["round"])
 
     def _own_slices(self, number: int, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Returns the slices of flat tensors that a server holds."""
+        """Returns the slices of flat tensors that server `number` holds."""
         of = len(self._servers)
         return [each[self._wire.codec.cut(each.numel(), number, of)] for each in tensors]
 
     def _shapes(self, number: int = 0, of: int = 1) -> list[list[list[Any]]]:
-        """Returns a server's slices by fragment and flat tensor: size, dtype, and whether they contain buffers."""
+        """Returns, by fragment, the size and dtype of each slice of a server, and whether it contains buffers."""
         found: list[list[list[Any]]] = [[] for _ in range(self._fragments)]
         for flat in self._outer.flats:
             part = self._wire.codec.cut(flat.elements, number, of)
@@ -439,10 +439,10 @@ class ServerAverage:
         return found
 
     def _connect(self, number: int) -> Connection:
-        """Opens a connection to a server. Raises PeerLost if it is unreachable or has been restarted."""
+        """Opens a connection to a server. Raises PeerLost if the server is unreachable or has been restarted."""
         introduction = {"name": self._name, "service": SERVICE, "group": self._group, "process": self._process}
         server = self._servers[number]
-        if self._is_closed:  # A thread that averages in the background must not join the run again.
+        if self._is_closed:  # After close(), a background thread must not join the run again.
             raise PeerLost(server.name, server.address, "this worker group has left")
         connection, answer = Connection.connect(server, self._key, introduction, RETRY_S)
         if self._server_processes.setdefault(number, str(answer["process"])) != answer["process"]:

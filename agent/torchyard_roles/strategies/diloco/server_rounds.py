@@ -1,10 +1,10 @@
-"""The rounds of DiLoCo with parameter servers: which groups' differences a round averages, and when it closes.
+"""The rounds of DiLoCo with parameter servers: which pseudo-gradients a round averages, and when the round closes.
 
-A group pushes its parameter difference together with its *base*, the round after which it pulled the outer parameters.
-A difference is *in time* if no round has closed since the base, and otherwise *late*. The open round averages all
-differences that are pushed while it is open, so every difference counts exactly once. The round closes `grace_s` after
-`quorum` groups (or all remaining groups, if there are fewer) have pushed in time or have finished training. It closes
-earlier if no other group can push.
+A group pushes its pseudo-gradients together with its *base*, the round after which the group pulled the outer
+parameters. A push is *in time* if no round has closed since the base, and otherwise *late*. The open round averages the
+pseudo-gradients of all pushes that arrive while it is open, so every push counts exactly once. The round closes
+`grace_s` after `quorum` groups (or all remaining groups, if there are fewer) have pushed in time or have finished
+training. It closes earlier if no other group can push.
 
 Each fragment of a model has rounds of its own. A group pushes its fragments in turn, or several at once.
 
@@ -20,7 +20,7 @@ CHIEF = 0
 
 
 class Push(NamedTuple):
-    """A group's difference that has been pushed to all servers. A group pushes at most one difference for each base."""
+    """A group's pseudo-gradients that have reached all servers. A group pushes at most once for each base."""
 
     group: int
     base: int
@@ -37,8 +37,8 @@ class Rounds:
     Args:
         quorum: The number of groups that a round waits for, or 0 for all groups.
         round_: The number of closed rounds.
-        pushed: The base of the last difference that each group pushed.
-        pending: The differences of the open round.
+        pushed: The base of each group's last push.
+        pending: The pushes of the open round.
         is_fragment: Whether groups push other fragments too, each with its own rounds.
     """
 
@@ -69,7 +69,7 @@ class Rounds:
         """Groups that are waiting for the end of the round, and push nothing until then."""
         self._finished: set[int] = set()
         self._postponed: set[int] = set()
-        """Groups whose next difference in time is refused once, because another group has stopped."""
+        """Groups whose next push in time is refused once, because another group has stopped."""
         self._quorum_at: float | None = None
 
     @property
@@ -94,7 +94,7 @@ class Rounds:
             self._waiting.add(group)
 
     def lose(self, group: int) -> None:
-        """Removes a lost group. A difference that it pushed in the open round still counts."""
+        """Removes a lost group. Its push in the open round, if any, still counts."""
         for each in (self._live, self._expected, self._waiting, self._finished, self._postponed):
             each.discard(group)
 
@@ -108,11 +108,11 @@ class Rounds:
     def stop(self, group: int) -> set[int]:
         """Removes a group that stops gracefully. The other groups take one more step, after which they may stop too.
 
-        The differences that the others pushed in time are withdrawn. The next push of a group that has not yet pushed
-        is refused once.
+        The pushes of the other groups that are in time are withdrawn. The next push of a group that has not yet pushed
+        in time is refused once.
 
         Returns:
-            The groups whose difference is withdrawn.
+            The groups whose push is withdrawn.
         """
         self.lose(group)
         self._postponed |= self._live - self._finished
@@ -126,22 +126,22 @@ class Rounds:
         return withdrawn
 
     def expect_again(self, groups: Iterable[int]) -> None:
-        """Expects another difference from groups whose last difference was withdrawn or refused."""
+        """Expects another push from groups whose last push was withdrawn or refused."""
         self._finished.difference_update(groups)
         self._postponed.difference_update(groups)
 
     def refuses(self, push: Push) -> bool:
-        """Returns whether a difference has to be postponed, because another group has stopped."""
+        """Returns whether a push has to be postponed, because another group has stopped."""
         is_new = push.base > self.pushed.get(push.group, -1)
         return is_new and push.base >= self.round and push.group in self._postponed
 
     def push(self, push: Push, *, has_finished: bool) -> None:
-        """Adds a difference to the open round. Repeated calls have no effect.
+        """Adds a push to the open round. A repetition of the same push has no effect.
 
-        A late group continues immediately from the newest outer parameters if the quorum does not need it. Otherwise it
-        waits until the round has closed, and then starts the next round together with the others. With several
-        fragments, it waits only if another group is already waiting for the end of this round, because the others may
-        still be at another fragment.
+        If the quorum does not need a late group, the group continues immediately from the newest outer parameters.
+        Otherwise the group waits until the round has closed, and starts the next round together with the others. With
+        several fragments, it waits only if another group is already waiting for the end of this round, because the
+        other groups may still be pushing another fragment.
         """
         group = push.group
         if has_finished:
@@ -157,7 +157,7 @@ class Rounds:
                 self._waiting.add(group)
 
     def must_wait(self, group: int, base: int) -> bool:
-        """Returns whether a group that has pushed must wait until it may continue."""
+        """Returns whether a group whose last push had this base must wait for the end of the round."""
         if self.has_ended:
             return False
         return group in self._finished or group in self._waiting or base == self.round
@@ -184,7 +184,7 @@ class Rounds:
         return None if self._quorum_at is None else max(0.0, self._quorum_at + self._grace_s - now)
 
     def close(self) -> list[Push]:
-        """Closes the round, and returns the pushed differences in the order in which they are summed."""
+        """Closes the round, and returns its pushes in the order in which their pseudo-gradients are summed."""
         used = sorted(self.pending)
         self.pending = []
         self.round += 1
@@ -194,7 +194,7 @@ class Rounds:
         return used
 
     def end_if_finished(self) -> None:
-        """Ends training if all groups, including the chief's, have finished and no difference is pending."""
+        """Ends training if all groups, including the chief's, have finished and no push is pending."""
         self.has_ended = self.has_ended or (not self.pending and self._all_have_finished())
 
     def release_waiting(self, groups: Iterable[int] | None = None) -> None:
@@ -224,7 +224,7 @@ class Rounds:
 
     @property
     def in_time(self) -> set[int]:
-        """The groups whose difference in the open round is in time."""
+        """The groups whose push in the open round is in time."""
         return {push.group for push in self.pending if push.base == self.round}
 
     def _ready(self) -> set[int]:
@@ -237,11 +237,11 @@ class Rounds:
 
 
 class FragmentRounds:
-    """The rounds of all fragments, each with its own differences. Groups join, finish and are lost for all of them.
+    """The rounds of all fragments. A group pushes each fragment separately, but joins, finishes and is lost in all.
 
     A group that is waiting for the end of a fragment's round pushes no other fragment. Groups that were late may
-    therefore wait for different fragments, and thus for each other. In this case, the round with the most differences
-    in time is closed without the others.
+    therefore wait for different fragments, and thus for each other. In this case, the round with the most pushes in
+    time is closed without the others.
 
     Args:
         fragments: The rounds of each fragment.
@@ -250,7 +250,7 @@ class FragmentRounds:
     def __init__(self, fragments: Sequence[Rounds]) -> None:
         self.fragments = list(fragments)
         self._returning: set[int] = set()
-        """Groups that are waiting for the end of any round before they take part."""
+        """Returning groups, which wait until a round of any fragment closes before they take part."""
 
     @property
     def rounds(self) -> list[int]:
@@ -298,7 +298,7 @@ class FragmentRounds:
             each.expect_again(withdrawn)
 
     def push(self, pushes: Mapping[int, Push], *, has_finished: bool) -> bool:
-        """Adds a group's differences of some fragments. Returns False if they must be postponed."""
+        """Adds a group's pushes of some fragments. Returns False if these pushes must be postponed."""
         if any(self.fragments[fragment].refuses(push) for fragment, push in pushes.items()):
             groups = {push.group for push in pushes.values()}
             for each in self.fragments:
@@ -337,7 +337,7 @@ class FragmentRounds:
         return min((rest for each in self.fragments if (rest := each.due_in(now)) is not None), default=None)
 
     def close(self, fragment: int) -> list[Push]:
-        """Closes a fragment's round, and returns its differences in the order in which they are summed."""
+        """Closes the open round of a fragment, and returns its pushes in the order of summation."""
         used = self.fragments[fragment].close()
         for each in self.fragments:
             each.release_waiting(self._returning)

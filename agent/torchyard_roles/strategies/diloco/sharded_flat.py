@@ -87,7 +87,7 @@ class ShardedFlat(Flat):
 
 
 def sharded_flats(flats: Sequence[Flat], device: torch.device, *, is_first: bool) -> list[Flat]:
-    """Returns `flats`, in which each flat tensor of DTensors is replaced by a ShardedFlat."""
+    """Returns `flats`, with a ShardedFlat in place of each Flat that consists of DTensors."""
     return [
         ShardedFlat(flat.tensors, flat.dtype, fragment=flat.fragment, device=device, is_first=is_first)
         if any(hasattr(tensor, "device_mesh") for tensor in flat.tensors)

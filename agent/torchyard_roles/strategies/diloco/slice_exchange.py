@@ -1,8 +1,8 @@
-"""The exchange of one slice with the group that owns it, in threads that also detect the loss of the owner.
+"""The exchange of one slice with the process that owns it, in threads that also detect the loss of the owner.
 
-Slices are sent to all owners at the same rate (`EqualProgress`). TCP alone divides a link unequally for seconds: while
-one slice is sent faster, another one arrives last, and its average is late for all groups. For 60 MB between four
-groups at 200 Mbit/s, a round took 4.4 s without this and takes 4.0 s with it, of at least 3.77 s.
+Slices are sent to all owners at the same rate (`EqualProgress`). TCP alone may divide a link unequally for seconds. A
+slice that gets less bandwidth then arrives last, and its average is late for all groups. For 60 MB between four groups
+at 200 Mbit/s, a round took 4.4 s without equal rates and takes 4.0 s with equal rates. The minimum is 3.77 s.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ CONNECT_S = 0.4
 
 
 UNSENT_BYTES = 128 * 1024
-"""Number of bytes of a slice that the kernel accepts before it can send them. The rest waits for other slices."""
+"""Maximum number of unsent bytes of a slice in the kernel's send buffer. More would let one slice run ahead."""
 LEAD = 2
-"""Number of messages by which a slice may be ahead of the others."""
+"""Maximum number of messages by which a slice may be ahead of the other slices."""
 
 
 class Owner(NamedTuple):
@@ -40,7 +40,7 @@ class Owner(NamedTuple):
 
 
 class EqualProgress:
-    """The progress of all slices that a group is sending, which keeps each of them at most LEAD messages ahead."""
+    """Keeps every slice that a group is sending at most LEAD messages ahead of the slowest one."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -51,7 +51,7 @@ class EqualProgress:
             self._sent[slice_] = 0
 
     def wait_for_turn(self, slice_: object, sent: int) -> bool:
-        """Waits until a slice of which `sent` messages have been sent may send the next one.
+        """Records that `sent` messages of a slice have been sent, and waits until the slice may send its next message.
 
         Returns False if end() has been called for the slice.
         """
@@ -63,14 +63,14 @@ class EqualProgress:
             return slice_ in self._sent
 
     def end(self, slice_: object) -> None:
-        """Called when a slice has been sent or its exchange has ended. The other slices no longer wait for it."""
+        """Removes a slice that has been sent or whose exchange has ended. The other slices no longer wait for it."""
         with self._changed:
             self._sent.pop(slice_, None)
             self._changed.notify_all()
 
 
 class Calls:
-    """Connections of one group to the owners of slices, with their traffic. Connections stay open between rounds."""
+    """One group's connections to the owners of slices. The connections stay open between rounds."""
 
     def __init__(self, key: bytes, own: Peer, group: int) -> None:
         self._key = key
@@ -82,16 +82,16 @@ class Calls:
         self.progress = EqualProgress()
 
     def connect(self, peer: Peer, process: str | None = None) -> Connection:
-        """Opens a connection that is not kept. If `process` is given, connects only to the process with this ID.
+        """Opens a new connection to a peer. If `process` is given, connects only to the process with this ID.
 
-        Raises PeerLost or ProtocolError if this fails.
+        Raises PeerLost or ProtocolError if connecting fails.
         """
         introduction = {**self._introduction, "process": process}
         connection, _ = Connection.connect(peer, self._key, introduction, CONNECT_S)
         return connection
 
     def take(self, owner: Owner) -> Connection:
-        """Returns an idle connection, or a new one.
+        """Returns an idle connection to an owner, or a new connection if there is none.
 
         Raises PeerLost or ProtocolError if connecting fails, for example because the owner was restarted.
         """
@@ -100,7 +100,7 @@ class Calls:
         if connection is not None:
             if not is_readable(connection):
                 return connection
-            self.end(connection)  # An owner sends nothing between rounds, so it has closed this connection.
+            self.end(connection)  # An owner sends nothing between rounds, so a readable connection has been closed.
         connection = self.connect(*owner)
         self._open.add(connection)
         return connection
@@ -146,12 +146,12 @@ class Calls:
 
 
 class SliceExchange:
-    """Sends a slice of differences to its owner, receives the average, and watches the connection until cancel().
+    """Sends a slice of pseudo-gradients to its owner, receives the average, and watches the connection until cancel().
 
     Args:
-        header: The header of the slice, or None if the process averages no slice and is only watched.
+        header: The header of the slice, or None if `owner` averages no slice and is only watched.
         outgoing: The messages of the slice, which must not change.
-        incoming: Tensors for the messages of its average.
+        incoming: Tensors into which the messages of the slice's average are received.
         changed: Called when the average has arrived, and when the owner is lost.
     """
 
@@ -168,7 +168,7 @@ class SliceExchange:
         self.has_received = header is None
         self.lost: PeerLost | ProtocolError | None = None
         self.totals: list[Any] = []
-        """The sums that a reducer sent (`slice_server.Totals`)."""
+        """The fields of the `slice_server.Totals` that a reducer sent."""
         self._calls = calls
         self._header = header
         self._outgoing = outgoing
@@ -242,7 +242,7 @@ class SliceExchange:
                 self._calls.end(connection)
 
     def _send(self, connection: Connection, turn: object) -> None:
-        """Sends the slice. If this fails, receiving on the connection fails too."""
+        """Sends the slice. A broken connection is ignored, because the receiving thread detects it too."""
         progress = self._calls.progress
         try:
             connection.send(self._header or {})
@@ -256,7 +256,7 @@ class SliceExchange:
             progress.end(turn)
 
     def _receive_averages(self, connection: Connection, *, has_totals: bool) -> bool:
-        """Receives all averages, and the sums from a reducer. Returns False if the owner abandoned the exchange."""
+        """Receives all averages and, from a reducer, the totals. Returns False if the owner abandoned the exchange."""
         for message in self._incoming:
             if "abandoned" in connection.receive():
                 return False
@@ -276,7 +276,7 @@ class SliceExchange:
         poll.register(self._woken, select.POLLIN)
         ready = {descriptor for descriptor, _ in poll.poll()}
         if connection.fileno() in ready:
-            # The owner sends nothing at this time, so any result of this call means that the connection was closed.
+            # The owner sends nothing at this time, so the connection is readable only because it was closed.
             connection.receive()
             return False
         return self.has_received

@@ -1,8 +1,8 @@
-"""The server of a group's first rank, which averages a slice for all groups and sends its state to returning groups.
+"""The server on a group's first rank, which averages one slice for all groups and sends θ and m to returning groups.
 
 other group                                   owner of the slice
    | slice: epoch, weight               --->    |
-   | differences, in messages           --->    |  averages each message of all members
+   | pseudo-gradients, in messages      --->    |  averages each message of all members
    | <--- averages, in messages                 |
 returning group                               member
    | state: round                       --->    |
@@ -30,7 +30,7 @@ from torchyard_roles.strategies.diloco.outer_step import NOT_BEGUN, OuterParamet
 
 SERVICE = "diloco"
 KEPT_EPOCHS = 8
-"""Number of epochs for which the number of averages is kept. A thread may notice late that its epoch was complete."""
+"""Number of epochs for which the count of averages is kept. A thread may notice late that its epoch was complete."""
 LOOK_EVERY_S = 0.5
 STATE_WAIT_S = 5.0
 """Longest time in seconds for which a returning group waits until a member has taken the outer step of the round."""
@@ -43,20 +43,20 @@ class Contribution:
     weight: float
     has_finished: bool
     square: float = 0.0
-    """The sum of the squares of all of the group's parameter differences."""
+    """The sum of the squared elements of the group's pseudo-gradients, without buffers."""
     messages: list[torch.Tensor] = field(default_factory=list)
-    """The differences that have arrived, encoded by the wire codec that all groups use."""
+    """The messages of pseudo-gradients that have arrived, encoded by the wire codec that all groups use."""
 
 
 class Totals(NamedTuple):
-    """The sums of all groups' contributions to a round."""
+    """Totals over all groups' contributions to a round."""
 
     weight: float
     """The sum of the weights."""
     square: float
     """The weighted mean of `Contribution.square`, or 0 if all weights are 0."""
     has_finished: bool
-    """Whether all groups have finished."""
+    """Whether all groups have finished training."""
 
     @classmethod
     def of(cls, contributions: Iterable[Contribution]) -> Totals:
@@ -67,11 +67,11 @@ class Totals(NamedTuple):
 
 
 class Mailbox:
-    """The contributions to this group's slice, and its average, by epoch.
+    """For each epoch, the contributions to the slice that this process averages, and the averages of the slice.
 
     The slice is divided into messages. The average of a message is sent as soon as all members have contributed to it,
     so sums are computed while the network is busy, and groups receive averages while they are still sending
-    differences.
+    pseudo-gradients.
     """
 
     def __init__(self) -> None:
@@ -81,7 +81,7 @@ class Mailbox:
         self._averages: dict[int, list[torch.Tensor]] = {}
         self._connections: dict[int, dict[int, Connection]] = {}
         self._published: dict[int, int] = {}
-        """The number of averages by epoch, which is kept for some epochs longer than the averages themselves."""
+        """The number of published averages by epoch, which is kept for KEPT_EPOCHS epochs."""
         self._epoch = 0
         self._closed = False
 
@@ -96,10 +96,10 @@ class Mailbox:
             self.changed.notify_all()
 
     def put(self, epoch: int, group: int, contribution: Contribution, connection: Connection | None = None) -> None:
-        """Adds a contribution, in place of an earlier one of the same group.
+        """Sets or replaces a group's contribution to an epoch. Has no effect if the epoch is abandoned.
 
         Args:
-            connection: The connection to which averages are sent.
+            connection: The connection on which the group receives the averages, or None for this process's own group.
         """
         with self.changed:
             if epoch < self._epoch:
@@ -122,10 +122,10 @@ class Mailbox:
             return dict(self._contributions.get(epoch, {}))
 
     def due(self, epoch: int, members: int) -> list[tuple[float, torch.Tensor]] | None:
-        """Returns the contributions to the next message to average, or None if some members have not sent theirs.
+        """Returns the contributions to the next message to average, or None if a member has not yet sent this message.
 
-        Each contribution consists of its share of the sum of all weights, and its differences. They are in the order
-        of groups, so that the sum does not depend on the order of arrival.
+        Each contribution is the group's share of the sum of all weights, and the group's encoded pseudo-gradients.
+        Contributions are sorted by group, so that the average does not depend on the order of arrival.
         """
         with self.changed:
             found = self._contributions.get(epoch, {})
@@ -155,9 +155,9 @@ class Mailbox:
             return is_complete()
 
     def totals(self, epoch: int, messages: int, members: int, is_wanted: Callable[[], bool]) -> Totals | None:
-        """Waits until all members have contributed to an epoch and all of its averages are published.
+        """Returns the totals of an epoch, once all members have contributed and all of its averages are published.
 
-        Returns None if the epoch is abandoned, close() has been called, or `is_wanted` has become false.
+        Returns None if the epoch is abandoned, close() has been called, or `is_wanted` returns False.
         """
 
         def is_complete() -> bool:
@@ -177,7 +177,7 @@ class Mailbox:
 
 
 class SliceServer:
-    """A server with one thread per connection. The constructor starts the server.
+    """Handles requests of other groups, with one thread per connection. The constructor starts the server.
 
     Args:
         rest: Frozen parameters and buffers that are not averaged, which returning groups also receive.
@@ -194,7 +194,7 @@ class SliceServer:
         wire: ErrorFeedbackCodec,
     ) -> None:
         self.process = ""
-        """The ID of this process. Callers that expect the process from before a restart are refused."""
+        """The ID of this process. Callers that expect another ID, such as the one before a restart, are refused."""
         self._wire = wire
         self._listener = listener
         self._admission = Admission(listener, key, name)
@@ -259,7 +259,7 @@ class SliceServer:
             connection.answer({"name": self._name})
             self._answer_all(connection, int(introduction["group"]))
         except PeerLost:
-            return  # This group detects the loss of another group through the connection that it has opened itself.
+            return  # This group detects the loss of the other group through its own connection to that group.
         except (ProtocolError, KeyError, ValueError, TypeError) as error:
             log(self._name, f"{connection.peer} on {connection.host} was refused: {error}")
         finally:

@@ -1,7 +1,7 @@
-"""DiLoCo: worker groups train independently, and every `inner_steps` steps an outer optimizer averages their changes.
+"""DiLoCo: worker groups train independently, and every `inner_steps` steps an outer optimizer combines their changes.
 
-In a group of several workers, gradients are averaged in each step, and the first rank exchanges with other groups for
-the whole group.
+In a group of several workers, gradients are averaged in each step, and the first rank exchanges the group's
+pseudo-gradients with the other groups.
 
 After Douillard et al., DiLoCo: Distributed Low-Communication Training of Language Models (2023).
 """
@@ -22,6 +22,7 @@ import torch
 import torch.distributed as dist
 
 from torchyard_roles.checkpoints import checkpoint_files
+from torchyard_roles.coordination.gloo_shutdown import wait_for_all_ranks
 from torchyard_roles.coordination.join_store_client import JoinStore
 from torchyard_roles.data_loader import DataShare
 from torchyard_roles.environment import Environment
@@ -30,7 +31,6 @@ from torchyard_roles.exchange import tensor_connection
 from torchyard_roles.exchange.chunk_staging import PackedTensors
 from torchyard_roles.exchange.quantization import WireCodec
 from torchyard_roles.strategies.all_reduce import AllReduce
-from torchyard_roles.strategies.base import Strategy
 from torchyard_roles.strategies.diloco import fragments
 from torchyard_roles.strategies.diloco.background_average import BackgroundAverage
 from torchyard_roles.strategies.diloco.error_feedback import ErrorFeedbackCodec
@@ -39,10 +39,11 @@ from torchyard_roles.strategies.diloco.outer_step import NOT_BEGUN, OuterParamet
 from torchyard_roles.strategies.diloco.server_average import ServerAverage
 from torchyard_roles.strategies.diloco.sharded_flat import sharded_flats
 from torchyard_roles.strategies.finite_gradients import FiniteGradients
+from torchyard_roles.strategies.first_ranks import call_with_beats, first_ranks
 from torchyard_roles.strategies.sharded.sharded_model import check_all_trained, reshard
 from torchyard_roles.strategies.sharded.strategy import ShardedAllReduce
 from torchyard_roles.strategies.single_process import SingleProcess
-from torchyard_roles.strategies.worker_group_ranks import call_with_beats, first_ranks, wait_for_all_ranks
+from torchyard_roles.strategies.strategy import Strategy
 
 BACKGROUND_ENDS_S = 3.0
 """Longest time in seconds to wait until an abandoned exchange has ended."""
@@ -54,9 +55,9 @@ class Sent:
 
     fragment: int | None
     steps_before: int
-    """The number of steps from sending the previous fragment to sending this one."""
+    """The number of steps from sending the previous fragment to sending this fragment."""
     exchange: Callable[[], Outcome]
-    """Performs the exchange and returns its outcome. Called on the first rank only."""
+    """Averages the fragment with the other groups, and returns the outcome. Called on the first rank only."""
     background: BackgroundAverage | None = None
     """The thread that performs the exchange, if any."""
     overlaps: bool = False
@@ -64,10 +65,10 @@ class Sent:
     is_postponed: bool = False
     """Whether the exchange must be attempted again at the next boundary."""
     mixing: float = 0.0
-    """The share of its own parameters that the group keeps at the merge."""
+    """The weight of the group's own parameters when the outer parameters are merged into them, from 0 to 1."""
     weights: Sequence[float] = ()
     differences: Sequence[torch.Tensor] = ()
-    """The group's differences, on the first rank only. `weights` are those of the fragments."""
+    """The group's pseudo-gradients, on the first rank only. `weights` contains the group's weight for each fragment."""
 
     def average(self) -> Outcome:
         """Performs the exchange or waits for its thread, and returns the outcome. Called on the first rank only."""
@@ -97,15 +98,15 @@ class Diloco(Strategy):
         self._outer = OuterParameters(())
         self._wire = ErrorFeedbackCodec(WireCodec(self._options.wire), (), has_feedback=False)
         self._rest = PackedTensors(())
-        """Frozen parameters and buffers that cannot be averaged, which start with the chief's values."""
+        """Frozen parameters, and buffers that cannot be averaged. All groups start with the chief's values."""
         self._device = torch.device("cpu")
         self._restored: dict[str, Any] | None = None
         """The part of the checkpoint from which the run resumes."""
         self._restored_step = 0
         self._restored_ranks = 1
-        """The number of ranks that this group had when it saved the part."""
+        """The number of ranks that this group had when it saved `_restored`."""
         self._restored_counts: dict[int, int] = {}
-        """The samples of this rank in the last steps before the checkpoint, by the number of steps."""
+        """Maps each number n of steps to the number of samples in this rank's last n steps before the checkpoint."""
         self._saved_at = -1
         self._step: int | None = None
         """The step of the last boundary, or None before the first."""
@@ -115,12 +116,12 @@ class Diloco(Strategy):
         """Number of steps that this process has taken."""
         self._fragments = 1
         self._sent_at: list[tuple[int, int]] = []
-        """For each fragment, the numbers of samples and steps at the sending that was merged last.
+        """For each fragment, the counts of samples and steps when its last merged pseudo-gradients were sent.
 
-        They are negative for times before the start of this process.
+        The numbers are negative for times before the start of this process.
         """
         self._last_sent_at = (0, 0)
-        """The numbers of samples and steps when the latest fragment was sent."""
+        """The counts of samples and steps when the latest fragment was sent."""
         self._sent: Sent | None = None
         """The fragment that has been sent but not yet merged, if any."""
         self._finite: list[FiniteGradients] = []
@@ -186,7 +187,7 @@ class Diloco(Strategy):
         self._inside.clip_values(parameters, value)
 
     def at_boundary(self, step: int) -> None:
-        """Merges the fragment that was sent and sends the next one, each only if this is due.
+        """Merges the fragment that was sent, if its merge is due, and sends the next fragment, if it is due.
 
         Raises:
             SystemExit: The other groups finished training while this group was lost.
@@ -260,13 +261,13 @@ class Diloco(Strategy):
 
     @property
     def ends_last(self) -> bool:
-        if self._is_sharded:  # All ranks of the group save together, but only the first one has `_average`.
+        if self._is_sharded:  # All ranks of the group save together, but only the first rank has `_average`.
             has_others = self._environment.groups > 1 or bool(self._servers)
             return has_others and self._step is not None and not self._finished
         return self._average is not None and not self._finished
 
     def finish(self) -> bool:
-        """Averages the last steps, and repeats this until all groups have finished training."""
+        """Averages the changes of the last steps, and takes part in rounds until all groups have finished training."""
         if self._finished or not self._models:
             return False
         self._check()
@@ -307,7 +308,7 @@ class Diloco(Strategy):
             self._sent = None
 
     def _check(self) -> None:
-        """Raises NotFinite if the gradients of the last step, whose check may have run on the GPU, were not finite."""
+        """Raises NotFinite if the last step's gradients were not finite. Waits for a check that runs on the GPU."""
         for each in self._finite:
             each.check()
 
@@ -338,7 +339,7 @@ class Diloco(Strategy):
         return fragments.steps_before(self._fragment or 0, self._fragments, self._options.inner_steps)
 
     def _begin(self) -> None:
-        """Prepares averaging at the first step boundary, after all models were distributed and a checkpoint loaded."""
+        """Prepares averaging at the first step boundary, after distribute() and the loading of a checkpoint."""
         models = torch.nn.ModuleList(self._models)  # ModuleList.parameters() yields each shared tensor only once.
         averaged = [each for each in models.buffers() if each.is_floating_point() or each.is_complex()]
         parts = fragments.divide(self._models, self._trained.values(), self._options.fragments)
@@ -458,20 +459,20 @@ class Diloco(Strategy):
         return Sent(fragment, 0, lambda: Outcome.AVERAGED, overlaps=True, mixing=self._options.mixing)
 
     def _counts(self) -> list[tuple[int, int]]:
-        """Returns this rank's samples and steps since each fragment was sent, and since the latest one was sent."""
+        """Returns this rank's samples and steps since the last sending of each fragment, and of any fragment."""
         marks = [*self._sent_at, self._last_sent_at]
         return [(self.samples - samples, self._steps - steps) for samples, steps in marks]
 
     def _set_counts(self, counts: Sequence[tuple[int, int]]) -> None:
-        """Sets this rank's samples and steps since each fragment was sent, and since the latest one was sent."""
+        """Sets this rank's samples and steps since the last sending of each fragment, and of any fragment."""
         *self._sent_at, self._last_sent_at = [
             (self.samples - samples, self._steps - steps) for samples, steps in counts
         ]
 
     def _spread_counts(self) -> None:
-        """Sets the counts of all ranks of a group to those that its first rank restored.
+        """Sets the counts of all ranks of a group: the first rank's counts of steps, and each rank's own samples.
 
-        A rank that saved no part is assumed to have had as many samples as the first rank.
+        A rank without a restored part is assumed to have had as many samples as the first rank, and a new rank none.
         """
         numbers = [number for count in self._counts() for number in count]
         *numbers, ranks = self._broadcast([*numbers, self._restored_ranks])
@@ -485,7 +486,7 @@ class Diloco(Strategy):
         return {0: 0} | {int(steps): int(samples) for samples, steps in (part or {"since_sent": ()})["since_sent"]}
 
     def _with_lost_ranks(self, counts: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-        """Returns the first rank's counts, with the samples of ranks that the group no longer has."""
+        """Returns the first rank's counts plus the samples of the ranks that the group no longer has."""
         ranks = range(self._environment.group_size, self._restored_ranks)
         lost = [self._read_counts(rank, self._restored_step) for rank in ranks]
         return [(samples + sum(each.get(steps, samples) for each in lost), steps) for samples, steps in counts]
@@ -505,7 +506,7 @@ class Diloco(Strategy):
                 own, inner_steps = [each.clone() for each in self._outer.theta], 0
                 since, since_last = [(0, 0)] * len(since), (0, 0)
             elif outcome is Outcome.POSTPONED:
-                # The other groups have stopped at an earlier step, and take part after a restart.
+                # The other groups have stopped at an earlier step, so the exchange is repeated after the restart.
                 postponed = (sent.fragment, list(sent.weights), list(sent.differences))
         state = {
             **self._outer.state(),
@@ -567,19 +568,19 @@ class Diloco(Strategy):
             self._offer(self._sent, differences, [float(samples or steps) for samples, steps in counts])
 
     def _offer(self, sent: Sent, differences: Callable[[], list[torch.Tensor]], weights: list[float]) -> None:
-        """Sets the data to send, and begins an exchange that overlaps with training. Called on the first rank only.
+        """Sets the data that a fragment sends, on the first rank. Starts the exchange if it overlaps with training.
 
         Args:
-            differences: Returns the differences of the step in which they are sent. It is called once, on any thread.
+            differences: Returns the pseudo-gradients to send. Called once, on any thread.
         """
         sent.weights = weights
         if sent.overlaps:
             sent.background = BackgroundAverage(partial(self._average_sent, sent, differences))
-            differences = lambda: list(sent.differences)  # noqa: E731  # The lambda serves another attempt.
+            differences = lambda: list(sent.differences)  # noqa: E731  # For another attempt of the exchange.
         sent.exchange = partial(self._average_sent, sent, differences)
 
     def _average_first(self, differences: list[torch.Tensor], weights: list[float], fragment: int | None) -> Outcome:
-        """Averages the differences and takes the outer step, on the first rank. The model is not changed."""
+        """Averages the pseudo-gradients of all groups and takes the outer step, without changing the model."""
         outer, options, average = self._outer, self._options, self._average
         if isinstance(average, ServerAverage):  # The servers take the outer step.
             return average.average(differences, weights, has_finished=self._finished, fragment=fragment)
@@ -609,7 +610,7 @@ class Diloco(Strategy):
     def _merge(self) -> Outcome:
         """Waits for the requested average, and merges the outer parameters into the model on all ranks of the group.
 
-        If an overlapped exchange is postponed, it is attempted again at the next boundary, with the same differences.
+        A postponed exchange that overlaps is attempted again at the next boundary, with the same pseudo-gradients.
         """
         sent = self._sent
         assert sent is not None
@@ -633,7 +634,7 @@ class Diloco(Strategy):
             marks[number] = at
 
     def _adopt(self, outcome: Outcome, fragment: int | None = None, mixing: float = 0.0) -> None:
-        """Applies the first rank's result on all ranks of the group."""
+        """Applies the outcome of the first rank's exchange on all ranks of the group."""
         if outcome is Outcome.REPLACED:
             if self._average is not None:
                 self._wire.forget()
@@ -653,7 +654,7 @@ class Diloco(Strategy):
             self._has_ended = bool(self._broadcast([int(self._has_ended)])[0])
 
     def _broadcast_parameters(self, fragment: int | None) -> None:
-        """Broadcasts the first rank's parameters of one or all fragments, its round and the position in the round."""
+        """Broadcasts the first rank's parameters of one or all fragments, and its counts of rounds and inner steps."""
         if self.sharded_saving is not None:
             self.sharded_saving.settle()
         self._outer.round, self._inner_steps = self._broadcast([self._outer.round, self._inner_steps])

@@ -21,7 +21,7 @@ SHORT_S = 0.3
 class Calls:
     """Connections from one worker group to others.
 
-    Each connection informs the other group of this group's address. The other group is then marked as reachable.
+    Each connection sends this group's current address to the other group, and marks the other group as reachable.
     """
 
     def __init__(self, key: bytes, generation: int, fingerprint: str, holdings: Holdings) -> None:
@@ -62,7 +62,7 @@ class Calls:
             return answer
 
     def view(self, group: int, shard: int) -> View | None:
-        """Returns the newest value of a shard that a group has, or None if it has none or is unreachable."""
+        """Returns a group's newest value of a shard, or None if the group has no value or is unreachable."""
         try:
             with closing(self.connect(group, ATTEMPT_S)) as connection:
                 connection.send({"op": "view", "shard": shard})

@@ -35,9 +35,9 @@ from torchyard_roles.strategies.hogwild.shard_copy import ShardCopy, View, empty
 
 SERVICE = "deltas"
 COARSE = (torch.float16, torch.bfloat16)
-"""Dtypes whose deltas are summed in float32, because small deltas would be lost by rounding."""
+"""Dtypes whose deltas are summed in float32, because rounding to these dtypes would lose small deltas."""
 IN_TRANSIT = -1
-"""Stands for the host of a shard while the shard's master is being transferred."""
+"""Value in place of a shard's host while the shard's master is being transferred."""
 
 
 class Master:
@@ -52,7 +52,9 @@ class Master:
         self._sums = [one.to(torch.float32 if one.dtype in COARSE else one.dtype, copy=True) for one in view.values]
 
     def exchange(self, group: int, number: int, base: int, tensors: list[torch.Tensor]) -> int:
-        """Adds a delta, unless one with this number was added before, and copies the sum into `tensors`.
+        """Adds the delta in `tensors`, and then copies the sum into `tensors`.
+
+        The delta is not added again if a delta of this group with the same or a later number has been added before.
 
         Returns:
             The staleness, which is the number of other groups' deltas since the caller's `base` version.
@@ -72,7 +74,7 @@ class Master:
 
 
 class Holdings:
-    """The state that a group's threads share: all groups' addresses, the hosts of shards, and the group's own masters.
+    """The state that a group's threads share: the groups' addresses, each shard's host, and the masters in this group.
 
     Args:
         peers: The addresses of the first ranks of all groups, in the order of groups.
@@ -95,9 +97,9 @@ class Holdings:
         """Guards `ended`, `gone`, `hosts`, `peers`, `masters` and the generations, and is notified of changes."""
         self._generations = [0] * len(peers)
         self.rest: Callable[[], torch.Tensor] | None = None
-        """Returns the frozen parameters and buffers as bytes. All groups start with the chief's."""
+        """Returns the frozen parameters and buffers as bytes. All groups start with those of the chief."""
         self.copies: list[ShardCopy] = []
-        """This group's copies, one per shard. Filled before `lineage` is set."""
+        """This group's copies of all shards. Filled before `lineage` is set."""
 
     def move(self, shard: int, group: int) -> None:
         with self.changed:

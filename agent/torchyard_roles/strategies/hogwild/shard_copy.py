@@ -75,7 +75,8 @@ class ShardCopy:
     def look(self) -> tuple[bool, bool]:
         """Returns whether a value has been received, and whether no exchange is in progress. Reads both atomically.
 
-        If both were read separately, an answer could arrive in between unnoticed, and the next delta would revert it.
+        If both were read separately, a value could be received unnoticed in between, and the next delta would revert
+        it.
         """
         with self.changed:
             return self.has_arrived, not self.under_way

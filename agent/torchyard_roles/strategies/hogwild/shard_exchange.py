@@ -21,7 +21,7 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 1.0
 
 
 class ExchangingGroup(Protocol):
-    """The methods of a worker group that its ShardExchange threads use."""
+    """The interface of a worker group that its ShardExchange threads use."""
 
     group: int
     holdings: Holdings
@@ -111,7 +111,7 @@ class ShardExchange(threading.Thread):
         host = holdings.hosts[copy.number]
         if host == holdings.group:
             return self._exchange_locally(holdings.masters[copy.number])
-        connection = self._connection  # close() may clear this attribute from another thread.
+        connection = self._connection  # Another thread may clear this attribute in close().
         if connection is None or self._host != host:
             self._drop()
             self._host, self._generation = host, holdings.generation(host)

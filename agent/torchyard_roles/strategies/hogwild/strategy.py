@@ -21,6 +21,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+from torchyard_roles.coordination.gloo_shutdown import wait_for_all_ranks
 from torchyard_roles.coordination.join_store_client import JoinStore
 from torchyard_roles.data_loader import DataShare
 from torchyard_roles.environment import Environment
@@ -29,23 +30,23 @@ from torchyard_roles.exchange import tensor_connection
 from torchyard_roles.exchange.chunk_staging import PackedTensors
 from torchyard_roles.exchange.parameter_layout import LARGEST_CHUNK, Chunk, Entry, Layout
 from torchyard_roles.strategies.all_reduce import AllReduce
-from torchyard_roles.strategies.base import Strategy
 from torchyard_roles.strategies.finite_gradients import FiniteGradients
+from torchyard_roles.strategies.first_ranks import first_ranks
 from torchyard_roles.strategies.hogwild.shard_copy import gather, scatter
 from torchyard_roles.strategies.hogwild.shard_exchange import CHIEF
 from torchyard_roles.strategies.hogwild.worker_group import WorkerGroup
 from torchyard_roles.strategies.single_process import SingleProcess
-from torchyard_roles.strategies.worker_group_ranks import first_ranks, wait_for_all_ranks
+from torchyard_roles.strategies.strategy import Strategy
 
 ENDED = "hogwild/ended"
 """Prefix of the join store keys that mark groups as ended."""
 SAVE_WAIT_S = 2.0
 BEAT_S = 5.0
-"""Interval in seconds of the messages that the first rank sends to its group while it waits for the end."""
+"""Interval in seconds of the messages that the first rank sends to its group during the last exchanges."""
 
 
 class Hogwild(Strategy):
-    """The strategy on a rank of one of several worker groups. If there is only one group, another strategy is used."""
+    """The strategy Hogwild on one rank of a worker group. There must be at least two groups."""
 
     def __init__(self, environment: Environment) -> None:
         if environment.rank is None or environment.groups < 2:
@@ -260,7 +261,7 @@ class Hogwild(Strategy):
         return {group: int(generation) for group, generation in ended.items() if generation is not None}
 
     def _broadcast_shards(self, shards: list[int]) -> None:
-        """Broadcasts the values of these shards from the first rank. Other ranks may pass any list."""
+        """Broadcasts the values of the shards in the first rank's list. Other ranks may pass any list."""
         began = time.monotonic()
         chosen = self._broadcast_flags([shard in shards for shard in range(len(self._shards))])
         self._wait_s += time.monotonic() - began
@@ -309,5 +310,5 @@ class Hogwild(Strategy):
 def _drain(group: WorkerGroup, problems: list[BaseException]) -> None:
     try:
         group.drain()
-    except BaseException as error:  # The waiting thread raises this exception again.
+    except BaseException as error:  # The calling thread re-raises this exception.
         problems.append(error)

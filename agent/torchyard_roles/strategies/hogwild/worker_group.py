@@ -2,8 +2,8 @@
 
 This module does not use torch.distributed. `strategy` distributes received values to the other ranks of the group.
 
-    start     the chief's group begins with its model, and the others fetch it. A restarted group fetches the values of
-              the others, and restores its master from their newest view.
+    start     the chief's group begins with its model, and the other groups fetch the model's values. A restarted group
+              fetches the values of the other groups, and restores its master from their newest view.
     boundary  between two steps: begins and applies exchanges without waiting.
     drain     a last exchange of every shard. A group then transfers its master to the chief's group and ends. Only the
               chief's group waits for slower groups; it ends last and then has the sum of all deltas.
@@ -43,7 +43,7 @@ class WorkerGroup:
 
     Args:
         group: The number of this group.
-        peers: The address of each group's first rank, including this one.
+        peers: The address of each group's first rank, including this group's.
         listener: A socket that listens at the address of this group.
         model: The fingerprint of the model's parameter layout.
         shards: The chunks of each group's shard.
@@ -190,7 +190,7 @@ class WorkerGroup:
         raise RolesError(f"No worker group has shard {shard}: the groups that had it are gone.", "Start the run again.")
 
     def boundary(self, updates: int = 1) -> list[int]:
-        """Begins and applies exchanges, and returns the numbers of updated shards.
+        """Applies complete exchanges and begins new ones, without waiting. Returns the numbers of updated shards.
 
         `updates` is the number of steps since the last call.
         """

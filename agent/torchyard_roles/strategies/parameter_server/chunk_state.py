@@ -9,7 +9,7 @@ import torch
 
 from torchyard_roles.exchange.parameter_layout import Chunk, Layout, dtype_named
 from torchyard_roles.strategies.parameter_server import remote_optimizer
-from torchyard_roles.strategies.parameter_server.push_rounds import Push, Round
+from torchyard_roles.strategies.parameter_server.push_acceptance import Push, Round
 
 
 class Delivery(NamedTuple):
@@ -34,7 +34,7 @@ class Sum:
         self.round = one
         self.total: torch.Tensor | None = None
         self.waiting: dict[int, Contribution] = {}
-        """Contributions that wait for those of lower ranks. Used only if gradients are summed in rank order."""
+        """Contributions that wait for contributions of lower ranks. Used only if gradients are summed in rank order."""
         self.arrived: list[Contribution] = []
         self.counted = 0
         """The number of summed contributions, including those without gradients."""
@@ -44,7 +44,7 @@ class Sum:
         self.waited = 0.0
         """Time in seconds from the first to the last member's contribution, while the sum is held."""
         self.ready: dict[int, Delivery] | None = None
-        """Deliveries for ranks that have not requested them yet, or None before the step."""
+        """Deliveries of new parameters to ranks that have not yet requested theirs, or None before the step."""
 
 
 class ChunkState:
@@ -56,7 +56,7 @@ class ChunkState:
         self.parameters = torch.zeros(chunk.elements, dtype=dtype_named(chunk.dtype), device="cpu")
         self.sums: dict[tuple[int, int], Sum] = {}
         self.changes: dict[tuple[int, int], torch.Tensor] = {}
-        """Parameters that the script changed, by (group, round). The step of that round starts from them."""
+        """Parameters that the script changed, by (group, round). The step of that round starts from these values."""
         self._shaped = layout.whole_parameters
         self._layout = layout
         self._name = optimizer
@@ -93,7 +93,7 @@ class ChunkState:
             leaf.grad = None
 
     def load(self, saved: dict[str, Any]) -> None:
-        """Restores the chunk from its part of the result of Shard.state()."""
+        """Restores the chunk from its entry in a state that Shard.state() returned."""
         with torch.no_grad():
             self.parameters.copy_(saved["parameters"])
         self.reset_optimizer()

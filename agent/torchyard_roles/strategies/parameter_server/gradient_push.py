@@ -1,4 +1,4 @@
-"""The gradients that a worker pushes: those of one step, or their sum since the worker's last push."""
+"""The gradients that a worker pushes: the gradients of one step, or their sum over all steps since the last push."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torchyard_roles.errors import NotFinite, UsageProblem
 from torchyard_roles.strategies.finite_gradients import all_finite
 
 Marks = dict[int, tuple[torch.Tensor, int]]
-"""Gradients and their version counters, by parameter number. Later changes of the gradients can be detected by them."""
+"""Gradients and their version counters, by parameter number, for the detection of later changes."""
 
 _MARK = "_accumulated_at"
 """Attribute of a gradient that holds its version counter after the last accumulation."""
@@ -45,16 +45,16 @@ class LocalGradientGuard:
         setattr(parameter.grad, _MARK, parameter.grad._version)
 
     def installed(self) -> None:
-        """Accepts the current parameters as unchanged. They have been received from the servers.
+        """Accepts the current parameters, which have been received from the servers, as unchanged.
 
-        If the script has several pairs, parameters may be received in the step of one pair after the gradients of
-        another were computed.
+        If the script has several pairs, one pair's step may receive parameters after another pair's gradients were
+        computed.
         """
         if self._versions:
             self._versions = {key: each._version for key, (_, each) in self._watched.items()}
 
     def allow(self) -> None:
-        """Accepts the current gradients as unchanged. clip_gradients() has changed them."""
+        """Accepts the current gradients, which clip_gradients() has changed, as unchanged."""
         for _, parameter in self._watched.values():
             if hasattr(parameter.grad, _MARK):
                 setattr(parameter.grad, _MARK, parameter.grad._version)
@@ -65,7 +65,7 @@ class LocalGradientGuard:
         Args:
             changed: Returns the numbers of the parameters that have changed since the last step. These are sent to the
                 servers. Called only if a version counter has changed.
-            may_be_unscaled: Whether a GradScaler may have unscaled the gradients. This is known only in step().
+            may_be_unscaled: Whether a GradScaler may have unscaled the gradients. Only step() knows this for certain.
         """
         found = getattr(self._optimizer, "found_inf", None) is not None
         is_unscaled = found and getattr(self._optimizer, "grad_scale", None) is None
@@ -75,7 +75,7 @@ class LocalGradientGuard:
             gradient = parameter.grad
             mark = getattr(gradient, _MARK, None)
             is_touched = gradient is not None and mark is not None and gradient._version - mark not in more
-            if is_touched and bool(gradient.any()):  # A change to zeros is allowed, because zero_grad() may make it.
+            if is_touched and bool(gradient.any()):  # Setting gradients to zeros, as zero_grad() does, is allowed.
                 raise UsageProblem(
                     f"The gradient of {name} was changed between backward() and step(), where it is not averaged "
                     "yet: the parameter servers average gradients in the step.",
@@ -92,11 +92,11 @@ class LocalGradientGuard:
 
 
 class Gradients:
-    """The gradients of one worker.
+    """The gradients of one pair on one worker.
 
     Args:
         names, parameters: The names and parameters of the worker's pair. Parameters may be added later.
-        skips: Whether steps whose gradients are not finite are skipped instead of raising NotFinite.
+        skips: If True, steps whose gradients are not finite are skipped. If False, such gradients raise NotFinite.
         sums: Whether sums of gradients over several steps are pushed.
     """
 
@@ -146,7 +146,7 @@ class Gradients:
         )
 
     def prepare_void(self, step: int) -> None:
-        """Raises NotFinite unless such steps are skipped. Called if the gradients are known not to be finite."""
+        """Handles gradients that are not finite: raises NotFinite unless this object or a GradScaler skips the step."""
         if not self._skips and not bool(getattr(self._optimizer, "found_inf", None) or False):
             self.prepare(step)
 
@@ -170,11 +170,11 @@ class Gradients:
         return bool(all_finite([gradient for _, gradient in gradients]))
 
     def now(self, *, void: bool = False) -> list[torch.Tensor | None]:
-        """Returns the gradients of this step, one per parameter. If `void` is true, each of them is None."""
+        """Returns the gradients of this step, one per parameter. If `void` is true, each gradient is None."""
         return [None if void else parameter.grad for parameter in self._parameters]
 
     def marks(self) -> Marks:
-        """Returns marks of the current gradients, for are_marked() and are_others()."""
+        """Returns the current gradients and their version counters, for are_marked() and are_others()."""
         return {n: (each, each._version) for n, each in enumerate(self.now()) if each is not None}
 
     def are_marked(self, marks: Marks) -> bool:
@@ -209,7 +209,7 @@ class Gradients:
 
 
 class ClippedGradients:
-    """Gradients that clip_gradients() or clip_values() has clipped. They must not change before the step."""
+    """Gradients that clip_gradients() or clip_values() has clipped, and that must not change until the step."""
 
     def __init__(self, gradients: Gradients) -> None:
         self._gradients = gradients

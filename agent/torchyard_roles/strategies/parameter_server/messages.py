@@ -11,7 +11,7 @@ worker                                              server
   options + JSON, buffers + bytes                ->                     if they have changed
   push chunk, round, base + gradient             ->
                                                  <- params chunk, outcome, waited + parameters
-                                                 <- refused (message) if members do not correspond
+                                                 <- refused (message) if pushes of members conflict
   add + fingerprint, options, checksums          ->                     if the optimizer has new parameters
                                                  <- add (assign) | failed (message)
   assign chunk + parameters …, added chunks      ->                     if the server lacks them
@@ -38,10 +38,10 @@ import torch
 
 from torchyard_roles.errors import ProtocolError
 from torchyard_roles.exchange.tensor_connection import Connection
-from torchyard_roles.strategies.parameter_server.push_rounds import Push
+from torchyard_roles.strategies.parameter_server.push_acceptance import Push
 
 IN_FLIGHT = 4
-"""Largest number of chunks that may be unanswered. Workers and servers use the same limit."""
+"""Largest number of chunks that a worker may have sent to one server without having received the answer."""
 MAX_TEXT = 64 * 1024 * 1024
 """Largest size of a JSON payload in bytes.
 
@@ -54,7 +54,7 @@ class Refusal(Exception):
 
 
 def text_of(value: Any) -> torch.Tensor:
-    """Encodes a value as JSON in a tensor of bytes, because it may be too long for a header."""
+    """Encodes a value as JSON in a tensor of bytes, because the JSON text may be too long for a header."""
     return torch.frombuffer(bytearray(json.dumps(value, separators=(",", ":")).encode()), dtype=torch.uint8)
 
 

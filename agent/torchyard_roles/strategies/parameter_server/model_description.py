@@ -1,8 +1,8 @@
 """A worker's description of its model and optimizer, which the server compares with the chief's.
 
 layout       the fingerprint of the parameters (parameter_layout.Layout)
-optimizer    the class's name under torch.optim
-options      its options, one JSON object per parameter group
+optimizer    the name of the optimizer's class in torch.optim
+options      the optimizer's options, one JSON object per parameter group
 chunk_bytes  size of a chunk in bytes, or None if the layout determines it
 rows         sizes in bytes of the buffers and of the frozen parameters
 """
@@ -33,7 +33,7 @@ def row_sizes(description: dict[str, Any]) -> dict[str, int]:
 def kept(description: dict[str, Any], rows: dict[str, int]) -> dict[str, Any]:
     """Returns the fields of a description that a server keeps.
 
-    `rows` are the sizes of replicated state on this server.
+    `rows` are the sizes of buffers and constants on this server.
     """
     whole = {**description, "rows": rows, "whole_rows": row_sizes(description)}
     return {name: whole.get(name) for name in KEPT}
@@ -42,7 +42,7 @@ def kept(description: dict[str, Any], rows: dict[str, int]) -> dict[str, Any]:
 def needs(
     description: dict[str, Any], rows: dict[str, int], chunks: Sequence[Chunk], workers: int, groups: int
 ) -> dict[str, int]:
-    """Returns the memory in bytes that a server needs for these chunks, by purpose."""
+    """Returns the memory in bytes that a server needs for these chunks, by the purpose of the memory."""
     size = sum(chunk.bytes for chunk in chunks)
     largest = max((chunk.bytes for chunk in chunks), default=0)
     return {

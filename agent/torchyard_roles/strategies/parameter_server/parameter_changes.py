@@ -65,7 +65,7 @@ class InstalledParameters:
     def changed(self) -> list[int]:
         """Returns the numbers of the parameters that have changed since note(), except those that check() would reject.
 
-        Those are ignored because a script may move or convert its model after training.
+        Such parameters are ignored because a script may move or convert its model after training.
         """
         return [
             number
@@ -75,7 +75,7 @@ class InstalledParameters:
 
 
 def reason_against_changes(environment: Environment) -> str:
-    """Returns why the strategy does not support changes by the script, as the end of a sentence, or "" if it does."""
+    """Returns why the script must not change parameters, as the end of a sentence, or "" if it may change them."""
     options, is_asynchronous = environment.options, environment.strategy == "downpour"
     if is_asynchronous and environment.groups > 1:
         return "the change would overwrite the updates of other worker groups on the servers."

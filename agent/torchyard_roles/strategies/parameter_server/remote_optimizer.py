@@ -18,7 +18,7 @@ from torchyard_roles.errors import UsageProblem
 
 IMPLEMENTATION_OPTIONS = frozenset({"foreach", "fused", "capturable", "differentiable"})
 SHAPED = frozenset({"Adafactor", "Muon"})
-"""Optimizers whose step depends on a parameter's shape. Shards and chunks must not divide their parameters."""
+"""Optimizers whose step depends on a parameter's shape. A parameter must then not be divided between chunks."""
 FUSED = frozenset({"Adagrad", "Adam", "AdamW"})
 """Optimizers for which torch has fused kernels. They process a chunk in one pass instead of one pass per operation."""
 NOT_FUSED = frozenset({torch.float64})
@@ -96,7 +96,7 @@ def _tuples(value: Any) -> Any:
 
 
 def build(name: str, options: Arguments, parameters: Iterable[torch.Tensor]) -> torch.optim.Optimizer:
-    """Creates the optimizer `torch.optim.name` for these leaves, with the options of a parameter group.
+    """Creates the optimizer `torch.optim.name` for the given leaf tensors, with the options of a parameter group.
 
     Options that the constructor does not accept, such as a scheduler's `initial_lr`, are kept in the group. Raises
     ValueError if torch has no such optimizer or rejects the options.

@@ -4,12 +4,13 @@ Each server holds a shard of the parameters and of the optimizer's state. A work
 The server averages them over the worker's group, updates the parameters, and sends the new parameters back. With M
 bytes of gradients, N workers, S servers and links of B bytes/s, an exchange takes max(M/B, N·M/(S·B)) seconds.
 
-Sandblaster is downpour with one group that pushes and pulls in each step, where the exchange is part of the step. If
+Sandblaster is downpour with one group that pushes and pulls in each step, so that the exchange is part of the step. If
 there are several groups, the exchange overlaps with the next step, and the new parameters are installed at the end of
-that step (Dean et al. 2012, Large Scale Distributed Deep Networks). If N groups push in turn, a gradient is 2N−1
-versions old. It would be N−1 versions old if exchanges did not overlap with steps. During training, parameters are
-installed only in step() and clip_gradients(), and when a checkpoint is saved, because autograd rejects in-place changes
-between two backward passes.
+that step (Dean et al. 2012, Large Scale Distributed Deep Networks). If N groups push in turn, the staleness of a
+gradient is 2N−1 versions. Without the overlap, it would be N−1 versions. During training, parameters are installed only
+in step() and clip_gradients(), and when a checkpoint is saved, because autograd rejects in-place changes between two
+backward passes.
+
 Each pair of a model and an optimizer is exchanged separately, in the step() of its optimizer.
 """
 
@@ -26,12 +27,12 @@ import torch
 from torchyard_roles.data_loader import DataShare
 from torchyard_roles.environment import Environment
 from torchyard_roles.errors import EnvironmentProblem, UsageProblem
-from torchyard_roles.strategies.base import Strategy
 from torchyard_roles.strategies.parameter_server.server_group import on_all
 from torchyard_roles.strategies.parameter_server.worker_pair import WorkerPair
+from torchyard_roles.strategies.strategy import Strategy
 
 REMEMBERED = 1000
-"""Number of past steps of the run for which the step counts of all pairs are kept. flush() uses them."""
+"""Number of past steps of the run for which the step counts of all pairs are kept, for use by flush()."""
 
 
 class ParameterServerStrategy(Strategy):
@@ -60,7 +61,7 @@ class ParameterServerStrategy(Strategy):
         self._boundaries: deque[tuple[int, list[int]]] = deque(maxlen=REMEMBERED)
         """Recent steps of the run, with the number of steps of each pair at that time."""
         self._spent = {"exchange_s": 0.0, "wait_s": 0.0}
-        """Times in seconds, summed over all pairs and all steps before this step of the run."""
+        """Times in seconds, summed over all pairs and over all steps of the run before the current step."""
 
     def start(self, device: torch.device) -> None:
         environment = self._environment
@@ -204,7 +205,7 @@ class ParameterServerStrategy(Strategy):
         return self.pairs[0].ends_last
 
     def finish(self) -> bool:
-        """Finishes all pairs. In asynchronous training, the chief also waits until all other groups have ended."""
+        """Performs the last exchanges. In asynchronous training, the chief also waits until all other groups end."""
         for pair in self._distributed:
             pair.finish()
         if not self.ends_last:

@@ -13,13 +13,22 @@ PAIR = ".pair-"
 """Separator between a server's name and the number of a pair. The name for the first pair has no number."""
 
 
+def saves_own_state(strategy: str) -> bool:
+    """Returns whether a server saves its own state at intervals, independently of the chief's checkpoints.
+
+    Under downpour a lost server restarts alone, from the state that it saved itself. Under sandblaster the trainers
+    restart too, and all of them resume from the chief's newest complete checkpoint.
+    """
+    return strategy == "downpour"
+
+
 def name_of(server: str, pair: int) -> str:
-    """Returns the name under which a server saves its part of a pair."""
+    """Returns the name under which a server saves its state of a pair."""
     return f"{server}{PAIR}{pair}" if pair else server
 
 
 def numbers(folder: Path, server: str) -> list[int]:
-    """Returns the numbers of the pairs for which a server saved parts."""
+    """Returns the numbers of the pairs whose state a server has saved."""
     beside = [path.name.rpartition(PAIR)[2] for path in (folder / checkpoint_files.PARTS).glob(f"{server}{PAIR}*")]
     found = [0, *(int(number) for number in beside if number.isdecimal())]
     return sorted(each for each in found if (folder / checkpoint_files.PARTS / name_of(server, each)).is_dir())
@@ -49,8 +58,8 @@ class ServerCheckpoint:
                 a newer one.
             step: The step of the checkpoint, or None to save only the newest state for this server's restart.
             kept: The steps of the chief's complete checkpoints, whose parts are kept. If empty, the newest parts are
-                kept, but after repeated failures of the chief's saves this could delete the parts of the last complete
-                checkpoint.
+                kept. If several saves of the chief have failed, the parts of its last complete checkpoint may then be
+                deleted.
         """
         with self._writing:
             whole = {**state(), "place": self._place, "run": self._run}
@@ -64,7 +73,7 @@ class ServerCheckpoint:
                 checkpoint_files.prune_parts(self._folder, self._name, {step, *kept} if kept else newest)
 
     def read(self, step: int | None) -> dict[str, Any] | None:
-        """Returns the part that any run saved for `step`, or this run's newest part if `step` is None.
+        """Returns this server's part of the checkpoint of `step`, saved by any run; by default, this run's newest part.
 
         Returns None if there is no such part.
         """

@@ -1,9 +1,9 @@
 """A worker's connection to one parameter server, for requests (one at a time) and exchanges of chunks.
 
-Each link has two threads, so sending never waits for receiving. At most IN_FLIGHT chunks are unanswered: without a
-limit the gradients of all workers would congest the server (incast), and with a low limit the link would be idle at
-times. At 200 Mbit/s with 4 workers and 4 servers, an exchange with 4 unanswered chunks of 128 KiB took 1.14 times the
-theoretical minimum, and with 8 chunks of 234 KiB 1.23 times (on two busy cores).
+Each link has two threads, so sending never waits for receiving. At most IN_FLIGHT chunks are in flight, that is, sent
+but not yet answered. Without a limit, the gradients of all workers would congest the server (incast). With a low limit,
+the link would be idle at times. At 200 Mbit/s with 4 workers and 4 servers, an exchange took 1.14 times the theoretical
+minimum with 4 chunks of 128 KiB in flight, and 1.23 times with 8 chunks of 234 KiB (on two busy cores).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from torchyard_roles.exchange.parameter_layout import Chunk
 from torchyard_roles.exchange.tensor_connection import Connection, Peer
 from torchyard_roles.strategies.parameter_server import messages
 from torchyard_roles.strategies.parameter_server.messages import IN_FLIGHT
-from torchyard_roles.strategies.parameter_server.push_rounds import LATE, NEWEST, Outcomes, Push
+from torchyard_roles.strategies.parameter_server.push_acceptance import LATE, NEWEST, Outcomes, Push
 
 
 @dataclass
@@ -41,9 +41,9 @@ class Exchange:
     clip: float | None = None
     """The limit for elements of the mean gradient, or None if there is none."""
     changed: Mapping[int, int] = field(default_factory=dict)
-    """The checksums of the chunks that the script changed since the last step, by number."""
+    """The checksums of the chunks that the script changed since the last step, by chunk number."""
     values: Callable[[Chunk], torch.Tensor] | None = None
-    """A function that returns the values of a changed chunk. None on workers that do not send them to the servers."""
+    """A function that returns the values of a changed chunk. None on workers that do not send such values."""
 
 
 class Completion:
@@ -78,14 +78,14 @@ class Figures(Outcomes):
     """Statistics of a link's exchanges. `waited` and `staleness` refer to the last exchange."""
 
     waited: float = 0.0
-    """The longest time in seconds that the server waited for the other members, over all chunks."""
+    """The longest time in seconds for which the server waited for the other members' gradients of a chunk."""
     staleness: int = 0
     lost: int = 0
     """The number of pushes that were lost because the server was lost."""
 
 
 class Job:
-    """The part of an exchange that uses one link."""
+    """One link's part of an exchange."""
 
     def __init__(self, exchange: Exchange, completion: Completion, left: int, base: int) -> None:
         self.exchange = exchange
@@ -97,7 +97,7 @@ class Job:
         self.squares: dict[int, float] = {}
         """Squared norms of the mean gradients of held chunks."""
         self.is_held = False
-        """Whether all chunks are held."""
+        """Whether the server holds the gradient sums of all chunks."""
         self.round = 0
         self.version: int | None = None
         self.outcome = ""
@@ -116,11 +116,11 @@ class ServerLink:
         self.figures = Figures()
         self.chunks: Sequence[Chunk] = ()
         self.round = 0
-        """The last round of this member or of its group."""
+        """The last round that this member has pushed or, after connecting or pulling, that its group has closed."""
         self.version = 0
-        """A lower bound for the server's version of the installed parameters."""
+        """The version of the installed parameters on the server. If the chunks' versions differ, it is the oldest."""
         self._received = 0
-        """A lower bound for the server's version of the received parameters."""
+        """The version of the parameters that were received last. If the chunks' versions differ, it is the oldest."""
         self._base: int | None = None
         """The oldest version from which pending gradients were computed."""
         self.is_ready = False
@@ -129,7 +129,7 @@ class ServerLink:
         self._introduction = introduction
         self._outlives = outlives
         self.rows: dict[str, tuple[int, Callable[[torch.Tensor], None]]] = {}
-        """Replicated state from the server by name: (size in bytes, receiver)."""
+        """For buffers and constants, by name: the size in bytes, and a function that receives the values."""
         self._by_number: dict[int, Chunk] = {}
         self._connection: Connection | None = None
         self._answers: queue.SimpleQueue[dict[str, Any] | Exception] = queue.SimpleQueue()
@@ -139,13 +139,16 @@ class ServerLink:
         self._held: Job | None = None
         """The job whose sums the server holds."""
         self._completion: Completion | None = None
-        """The completion of the newest exchange. This link may already have finished its part of it."""
+        """The completion of the newest exchange. This link may already have finished its part of the exchange."""
         self._error: Exception | None = None
         self._parts = False
         self._threads: list[threading.Thread] = []
 
     def connect(self, deadline_s: float) -> dict[str, Any]:
-        """Connects or reconnects, and returns the server's answer. Raises PeerLost, or ProtocolError if it refuses."""
+        """Connects or reconnects, and returns the server's answer.
+
+        Raises PeerLost if the server is unreachable, and ProtocolError if the server refuses this worker.
+        """
         if self._connection is not None:
             self._end_threads()
         self._connection, answer = Connection.connect(self.peer, self._key, self._introduction, deadline_s)
@@ -167,7 +170,7 @@ class ServerLink:
 
     @property
     def lost(self) -> PeerLost | None:
-        """The loss of this server, or of a peer that it reported, because of which training ends, or None."""
+        """The error that ends training if this server, or a peer that it reported, is lost. Otherwise None."""
         error = self._error
         return error if isinstance(error, PeerLost) and not self.tolerates(error) else None
 
@@ -202,7 +205,7 @@ class ServerLink:
     def command(self, header: dict[str, Any], payload: torch.Tensor | None = None) -> dict[str, Any]:
         """Sends a request and waits for the answer.
 
-        Raises UsageProblem with the server's message if it refuses the request.
+        Raises UsageProblem with the server's message if the server refuses the request.
         """
         self.tell(header, payload)
         answer = self._answers.get()
@@ -251,7 +254,7 @@ class ServerLink:
         return sum(squares[number] for number in sorted(squares))
 
     def scale(self, factor: float, completion: Completion) -> None:
-        """Continues a held exchange. The server multiplies its sums by `factor` and takes the step."""
+        """Continues a held exchange: the server multiplies its gradient sums by `factor` and takes the step."""
         with self._flow:
             job, self._held = self._held, None
             self._completion = completion
@@ -402,13 +405,13 @@ class ServerLink:
         if job.exchange.gradient is not None:
             figures.staleness = job.staleness
         figures.count(job.outcome)
-        # A pull sets the round to the server's round. A push can only increase it.
+        # A pull sets the round to the server's round. A push never decreases the round.
         self.round = max(self.round, job.round) if job.outcome != NEWEST else job.round
         if job.exchange.target is not None:
             self._received = job.version or 0
 
     def _break(self, error: Exception) -> None:
-        """Wakes all threads that wait for this connection, with an error."""
+        """Passes an error to all threads that wait for this connection, and wakes these threads."""
         with self._flow:
             self._error = self._error or error
             job, self._job = self._job, None
@@ -417,7 +420,7 @@ class ServerLink:
         if job is not None:
             self._fail(job)
         elif self._completion is not None and not self.tolerates(error):
-            # The exchange is ended, because its parts on other servers may never be completed.
+            # The whole exchange ends, because its parts on other servers may never be completed.
             self._completion.done(error=error)
 
     def _fail(self, job: Job) -> None:
@@ -430,5 +433,5 @@ class ServerLink:
             job.completion.done(error=error)
 
     def tolerates(self, error: Exception) -> bool:
-        """Returns whether training continues after this error. It does if this server is lost and may be restarted."""
+        """Returns whether training continues after this error, because this server is lost and may be restarted."""
         return self._outlives and isinstance(error, PeerLost) and error.name == self.peer.name and not self._parts

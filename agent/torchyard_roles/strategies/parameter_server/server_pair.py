@@ -1,4 +1,4 @@
-"""One pair of a model and an optimizer on a parameter server: its start, sessions, added parameters, saving and end.
+"""One pair of a model and an optimizer on a parameter server, from its start to the departure of all workers.
 
 The module `shard` contains the computation, and `server_process` the process.
 """
@@ -19,10 +19,10 @@ from torchyard_roles.errors import PeerLost
 from torchyard_roles.exchange.parameter_layout import Chunk, Entry, Layout, added_chunks, words
 from torchyard_roles.exchange.tensor_connection import Connection
 from torchyard_roles.strategies.parameter_server import model_description, remote_optimizer, server_checkpoint
+from torchyard_roles.strategies.parameter_server.buffers_and_constants import ServerBuffers
 from torchyard_roles.strategies.parameter_server.chunk_state import Delivery
 from torchyard_roles.strategies.parameter_server.messages import Refusal
-from torchyard_roles.strategies.parameter_server.push_rounds import Rules
-from torchyard_roles.strategies.parameter_server.replicated_state import ReplicatedState
+from torchyard_roles.strategies.parameter_server.push_acceptance import Rules
 from torchyard_roles.strategies.parameter_server.server_checkpoint import ServerCheckpoint
 from torchyard_roles.strategies.parameter_server.shard import Shard
 from torchyard_roles.strategies.parameter_server.worker_session import Session
@@ -86,7 +86,7 @@ class ServerPair:
         self.name = settings.name
         self.rules = settings.rules
         self.shard: Shard | None = None
-        self.rows = ReplicatedState({})
+        self.rows = ServerBuffers({})
         self.fail = on_failure
         self._settings = settings
         self._index, self._count = settings.index, settings.count
@@ -102,9 +102,9 @@ class ServerPair:
         self._reserved = 0
         self._is_open = False
         self._restored = -1  # The chief's generation in which the shard was restored, or -1.
-        self._begun = -1  # The newest generation of the chief's group that has begun. -1 if none has begun.
+        self._begun = -1  # The newest generation of the chief's group that has begun. -1 if no generation has begun.
         self._sessions: dict[tuple[int, int], Session] = {}
-        # The groups that have no connections, with the times at which they lost the last one.
+        # The groups that have no connections, with the times at which each group lost its last connection.
         self._away_since: dict[int, float] = {}
         self._changed = threading.Condition()
         self._ends = False
@@ -202,7 +202,7 @@ class ServerPair:
         if deliveries:  # Rounds that waited only for this worker are now complete.
             self.rows.end_round(session.group)
         self.deliver(deliveries)
-        # If this were not saved, a restarted server would wait forever for this worker to leave.
+        # A restarted server would wait forever for this worker to leave if the departure were not saved.
         self.save_for_itself()
 
     def begin(self, session: Session, description: dict[str, Any]) -> bool:
@@ -220,7 +220,7 @@ class ServerPair:
             whole = layout.chunks(self._count, description.get("chunk_bytes"))
             chunks = [chunk for chunk in whole if chunk.shard == self._index]
             if not chunks or chunks[0].shard != whole[0].shard:
-                rows = dict.fromkeys(rows, 0)  # The first server with chunks distributes the replicated state.
+                rows = dict.fromkeys(rows, 0)  # The first server with chunks distributes buffers and constants.
             workers = sum(one.size for one in {session.group: session for session in self._sessions.values()}.values())
             needed = model_description.needs(description, rows, chunks, workers, self.rules.groups)
             sentence = host_memory.shortage(self.name, needed, self._available())
@@ -238,13 +238,15 @@ class ServerPair:
         self._layout = layout
         self._description = description
         self._added = {}
-        self.rows = ReplicatedState(description["rows"])
+        self.rows = ServerBuffers(description["rows"])
         self.shard = Shard(layout, chunks, description["optimizer"], options, self.rules)
         for session in self._sessions.values():
             self.shard.enter(session.group, session.rank, session.size, session.generation)
 
     def add(self, session: Session, description: dict[str, Any]) -> list[int]:
-        """Adds parameters that a worker's optimizer has received. Raises ValueError or Refusal if they cannot be added.
+        """Adds parameters that the script has added to a worker's optimizer.
+
+        Raises ValueError or Refusal if the parameters cannot be added.
 
         Returns:
             The chunks whose values this worker must send, if it is the first of its group. Other workers wait for these
@@ -283,7 +285,7 @@ class ServerPair:
                 self._added[number] = Added(entry, None if has else checksums.get(number), is_ready=has)
                 if not has:
                     assigned.append(number)
-            self._changed.notify_all()  # Wakes the threads that are waiting for chunks which have just been restored.
+            self._changed.notify_all()  # Threads may be waiting for the chunks that have just been restored.
             if assigned:
                 return assigned
             self._wait_for_chief(lambda: all(number in self._added and self._added[number].is_ready for number in own))
@@ -321,7 +323,7 @@ class ServerPair:
         self._refuse_without(session)
 
     def _refuse_without(self, session: Session) -> None:
-        """Informs a group that one of its members does not have the added parameters."""
+        """Informs the workers of a group that the worker of `session` does not have the added parameters."""
         header = {
             "op": "refused",
             "message": f"Another worker's optimizer was given parameters that the optimizer of {session.name} was not.",
@@ -338,7 +340,7 @@ class ServerPair:
             self._changed.notify_all()
 
     def join(self, session: Session, description: dict[str, Any]) -> None:
-        """Lets a worker join, after the chief has begun and, if it belongs to another group, after the warm start."""
+        """Lets a worker join after the chief has begun. Groups other than the chief's also wait for the warm start."""
         with self._changed:
             # If the server keeps its parameters, restarted workers need not wait for the chief.
             self._wait_for_chief(lambda: self._is_open and (self._settings.keeps or self._begun >= session.generation))

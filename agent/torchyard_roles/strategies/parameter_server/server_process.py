@@ -22,10 +22,10 @@ from torchyard_roles.errors import EnvironmentProblem, PeerLost, RolesError
 from torchyard_roles.exchange import tensor_connection
 from torchyard_roles.exchange.listener import Admission, Connections
 from torchyard_roles.exchange.tensor_connection import Connection
-from torchyard_roles.keeper_reports import ServingReports
+from torchyard_roles.server_reports import ServerReports
 from torchyard_roles.strategies.parameter_server import server_checkpoint
 from torchyard_roles.strategies.parameter_server.messages import Refusal
-from torchyard_roles.strategies.parameter_server.push_rounds import Rules
+from torchyard_roles.strategies.parameter_server.push_acceptance import Rules
 from torchyard_roles.strategies.parameter_server.server_pair import ServerPair, ServerSettings
 from torchyard_roles.strategies.parameter_server.worker_session import Session
 
@@ -102,7 +102,10 @@ class ParameterServer:
         self.stop()
 
     def figures(self) -> dict[str, float]:
-        """Returns metrics with names from `metrics_report.METRICS`: maxima over pairs, and sums of counts."""
+        """Returns this server's metrics by their names in `metrics_report.METRICS`.
+
+        The numbers of clients, dropped rounds and skipped rounds are totals over all pairs. Other metrics are maxima.
+        """
         pairs = list(self.pairs.values())
         shards = [pair.shard for pair in pairs if pair.shard is not None]
         found = {"clients": float(len(set().union(*(pair.clients for pair in pairs))))}
@@ -195,7 +198,7 @@ class ParameterServer:
 
 
 EXIT_RESERVE_S = 1.0
-"""Time in seconds of the grace period after SIGTERM that is reserved for a save and the exit."""
+"""Time in seconds reserved for a save and the exit at the end of the grace period after SIGTERM."""
 
 
 def serve(environment: Environment) -> None:
@@ -206,7 +209,7 @@ def serve(environment: Environment) -> None:
     """
     server = create_server(environment)
     place = next(place for place in environment.peers.ps if place.name == environment.replica)
-    if environment.generation > 0 and environment.strategy == "downpour":
+    if environment.generation > 0 and server_checkpoint.saves_own_state(environment.strategy):
         server.resume()
 
     def stop(signum: int, frame: FrameType | None) -> None:
@@ -218,7 +221,7 @@ def serve(environment: Environment) -> None:
     gc.freeze()  # freeze() exempts torch's objects from garbage collection.
     listener = tensor_connection.listen_at(place)
     try:
-        with ServingReports(environment, server.figures, server.traffic):
+        with ServerReports(environment, server.figures, server.traffic):
             server.serve(listener)
     finally:
         # Another SIGTERM must not interrupt the save and the exit.
@@ -252,6 +255,6 @@ def create_server(environment: Environment) -> ParameterServer:
         keeps=asynchronous,
         folder=Path(environment.checkpoints) if environment.checkpoints else None,
         run=environment.run_id,
-        save_every_s=options.checkpoint_every_s if asynchronous else 0.0,
+        save_every_s=options.checkpoint_every_s if server_checkpoint.saves_own_state(environment.strategy) else 0.0,
     )
     return ParameterServer(settings, environment.key)

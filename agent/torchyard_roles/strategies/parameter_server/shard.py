@@ -17,7 +17,7 @@ import torch
 from torchyard_roles.exchange.parameter_layout import ADDED, Chunk, Layout
 from torchyard_roles.strategies.parameter_server import remote_optimizer
 from torchyard_roles.strategies.parameter_server.chunk_state import ChunkState, Contribution, Delivery, Sum
-from torchyard_roles.strategies.parameter_server.push_rounds import ACCEPTED, LATE, NEWEST, Ledger, Push, Rules
+from torchyard_roles.strategies.parameter_server.push_acceptance import ACCEPTED, LATE, NEWEST, Ledger, Push, Rules
 
 POOLED = 64
 """Maximum number of unused buffers that are kept for each size."""
@@ -26,7 +26,7 @@ LOW_PRECISION = (torch.float16, torch.bfloat16)
 
 
 class Shard:
-    """The chunks of one server.
+    """The chunks of one pair on one server.
 
     Args:
         options: The options of the optimizer, one entry per parameter group.
@@ -62,7 +62,7 @@ class Shard:
 
     @property
     def waited_s(self) -> float:
-        """The longest time in seconds that a chunk of the newest round waited for the last member."""
+        """The longest time in seconds from the first to the last member's push of a chunk, in the newest round."""
         return self._waited[1]
 
     @property
@@ -83,7 +83,7 @@ class Shard:
                             del entries[key]
 
     def leave(self, group: int, rank: int, generation: int) -> list[Delivery]:
-        """Removes a member, and returns the deliveries of rounds that were waiting only for it."""
+        """Removes a member, and returns the deliveries of rounds that were waiting only for this member."""
         with self._lock:
             self.ledger.leave(group, rank, generation)
         deliveries: list[Delivery] = []
@@ -101,7 +101,7 @@ class Shard:
             self._options[group, rank] = options
 
     def expect(self, group: int, chunks: Iterable[int]) -> None:
-        """Adds chunks that all members of a group will also push, from their next round on."""
+        """Adds chunks of new parameters, which all members of the group also push from their next round on."""
         with self._lock:
             self.ledger.add(group, chunks)
 
@@ -121,7 +121,7 @@ class Shard:
     def expects(self, push: Push) -> bool:
         """Returns whether the gradient of a push would be used.
 
-        Otherwise the caller discards it when it is received.
+        If it would not be used, the caller receives and discards the gradient.
         """
         with self._lock:
             return self.ledger.round_for(push) is not None
@@ -140,7 +140,7 @@ class Shard:
 
         Returns:
             The deliveries to all members of the round if this was the last contribution, or to this member if its push
-            is late. Otherwise there are none.
+            is late. In all other cases, there are no deliveries.
 
         Raises:
             KeyError: The chunk is unknown.
@@ -263,7 +263,7 @@ class Shard:
             total.total.clamp_(-bound, bound)
 
     def _hold(self, state: ChunkState, total: Sum) -> list[Delivery]:
-        """Holds the sum, and returns messages with the squared norm of the mean gradient in double precision."""
+        """Holds a chunk's gradient sum until scale(), and returns messages with the mean gradient's squared norm."""
         total.is_held = True
         counted = sum(not each.push.void for each in total.arrived)
         if total.total is not None:
@@ -278,7 +278,7 @@ class Shard:
         ]
 
     def scale(self, group: int, rank: int, generation: int, number: int, chunk: int, factor: float) -> list[Delivery]:
-        """Takes the step with a held sum times `factor`, at the request of a member.
+        """Takes a chunk's optimizer step with its held gradient sum times `factor`, at the request of a member.
 
         All members compute the same factor, so the factor of the first request is used. Each member receives the new
         parameters only after its own request.

@@ -17,16 +17,17 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+from torchyard_roles.coordination.gloo_shutdown import wait_for_all_ranks
 from torchyard_roles.data_loader import DataShare
 from torchyard_roles.environment import Environment
 from torchyard_roles.errors import PeerLost
-from torchyard_roles.strategies.base import Strategy
+from torchyard_roles.strategies.first_ranks import call_with_beats
 from torchyard_roles.strategies.parameter_server import remote_optimizer
 from torchyard_roles.strategies.parameter_server.sandblaster_downpour import ParameterServerStrategy
 from torchyard_roles.strategies.parameter_server.sharded_pair import ShardedPair
 from torchyard_roles.strategies.sharded.sharded_model import check_all_trained
 from torchyard_roles.strategies.sharded.strategy import ShardedAllReduce
-from torchyard_roles.strategies.worker_group_ranks import call_with_beats, wait_for_all_ranks
+from torchyard_roles.strategies.strategy import Strategy
 
 WAITS, FAILED, DONE = 0, 1, 2
 """States of a call on the first rank, which the first rank broadcasts to the other ranks."""
@@ -47,8 +48,8 @@ class ShardedDownpour(Strategy):
         self._served: ParameterServerStrategy | None = None
         """The exchange with the servers, on the first rank."""
         if self._is_first:
-            # This strategy's optimizers have copies of the whole parameters, and never step. Between pulls, the
-            # optimizers of the sharded models step instead.
+            # The optimizers of `_served` have copies of the whole parameters, and never step. Between pulls, the
+            # optimizers of the sharded models take the steps.
             self._served = ParameterServerStrategy(
                 replace(environment, group_rank=0, group_size=1), steps_between_pulls=False
             )
@@ -77,7 +78,7 @@ class ShardedDownpour(Strategy):
             remote_optimizer.class_name(each)
         check_all_trained(models, optimizers, "downpour")
         self._inside.prepare(models, optimizers, device)
-        # This group's values are not needed, because the servers have those of the chief's group.
+        # Other groups' parameter values are not needed, because the servers have the values of the chief's group.
         if self._environment.group > 0:
             assert self.sharded_saving is not None
             self.sharded_saving.needs_values = False
@@ -148,7 +149,7 @@ class ShardedDownpour(Strategy):
         self._exchange(lambda served: served.save(folder, step))
 
     def _check(self) -> None:
-        """Raises NotFinite if the gradients of the last step, whose check may have run on the GPU, were not finite."""
+        """Raises NotFinite if the last step's gradients were not finite. Waits for a check that runs on the GPU."""
         for each in self._inside.finite:
             each.check()
 
@@ -188,7 +189,7 @@ class ShardedDownpour(Strategy):
         self._inside.abandon()
 
     def _exchange(self, call: Callable[[ParameterServerStrategy], object]) -> None:
-        """Runs `call` on the first rank, and distributes the parameters that its copies received during the call.
+        """Runs `call` on the first rank, and distributes the parameters that the first rank received during the call.
 
         All ranks must call this method.
         """
@@ -208,7 +209,7 @@ class ShardedDownpour(Strategy):
         def checked() -> None:
             try:
                 call()
-            except BaseException as error:  # BaseException includes SystemExit. The exception is raised again.
+            except BaseException as error:  # SystemExit is included. The exception is re-raised below.
                 problems.append(error)
                 raise
 

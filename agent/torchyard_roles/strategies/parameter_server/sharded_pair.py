@@ -18,13 +18,15 @@ from torchyard_roles.strategies.finite_gradients import FiniteGradients
 from torchyard_roles.strategies.parameter_check import are_alike, is_same
 from torchyard_roles.strategies.parameter_server import remote_optimizer
 from torchyard_roles.strategies.parameter_server.sandblaster_downpour import ParameterServerStrategy
-from torchyard_roles.strategies.sharded.sharded_model import reshard, spread_buffers
+from torchyard_roles.strategies.sharded.buffer_sync import spread_buffers
+from torchyard_roles.strategies.sharded.sharded_model import reshard
 
 
 class WholeCopy:
     """A CPU copy of the whole parameters of a pair, on the group's first rank, with an optimizer for them.
 
-    The optimizer has the same class and parameter groups as the pair's, but never steps, because the servers do.
+    This optimizer has the same class and parameter groups as the pair's optimizer, but never steps, because the servers
+    take the steps.
     """
 
     def __init__(
@@ -76,7 +78,7 @@ class ShardedPair:
         trained = {each for group in self._ids for each in group}
         self._parameters = {name: each for name, each in model.named_parameters() if id(each) in trained}
         self.whole = WholeCopy(model, optimizer, self._parameters) if is_first else None
-        """The copy, on the first rank."""
+        """The copy of the whole parameters, on the first rank only."""
         self._noted: list[torch.Tensor] = []
         """Copies of this rank's parts of the parameters, made after the last step."""
         self._own_step: Callable[[], None] = lambda: None
@@ -89,7 +91,7 @@ class ShardedPair:
         return [[id(each) for each in group["params"]] for group in self._optimizer.param_groups]
 
     def gather_values(self) -> None:
-        """Copies the parameters of all ranks to the first rank's copy. All ranks must call this method."""
+        """Gathers the parameters of all ranks in the first rank's copy. All ranks must call this method."""
         for number, parameter in enumerate(self._parameters.values()):
             values = whole_values(parameter, self._device)
             if self.whole is not None:

@@ -15,6 +15,7 @@ from torchyard_roles.errors import PeerLost, RolesError, UsageProblem
 from torchyard_roles.exchange.chunk_staging import Staging
 from torchyard_roles.exchange.parameter_layout import ADDED, Entry, Layout
 from torchyard_roles.strategies.parameter_server import messages, remote_optimizer
+from torchyard_roles.strategies.parameter_server.buffers_and_constants import WorkerBuffers
 from torchyard_roles.strategies.parameter_server.gradient_push import ClippedGradients, Gradients, LocalGradientGuard
 from torchyard_roles.strategies.parameter_server.parameter_changes import (
     InstalledParameters,
@@ -22,7 +23,6 @@ from torchyard_roles.strategies.parameter_server.parameter_changes import (
     compare_at_end,
     reason_against_changes,
 )
-from torchyard_roles.strategies.parameter_server.replicated_state import ReplicatedTensors
 from torchyard_roles.strategies.parameter_server.server_group import Servers, on_all
 from torchyard_roles.strategies.parameter_server.server_link import Completion, Exchange, ServerLink
 from torchyard_roles.strategies.parameter_server.trained_parameters import TrainedParameters
@@ -95,10 +95,10 @@ class WorkerPair:
         """The total times of all steps in seconds."""
         self._local_step: Callable[[], None] = lambda: None
         self._guard: LocalGradientGuard | None = None
-        """Checks the gradients of groups with several workers, which are local until the step."""
+        """Detects changes of gradients before the step, when they are not yet averaged over the group's workers."""
 
     def connect(self) -> None:
-        """Connects to all servers. Raises PeerLost if one cannot be reached."""
+        """Connects to all servers. Raises PeerLost if a server cannot be reached."""
         environment = self._environment
         servers = environment.peers.ps
         for number, server in enumerate(servers):
@@ -119,7 +119,7 @@ class WorkerPair:
     def distribute(
         self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, elsewhere: Callable[[], set[int]]
     ) -> None:
-        """Starts training on the servers as the chief, or joins it later, and replaces the optimizer's step().
+        """Starts the pair's training on the servers (chief) or joins it (other workers), and replaces optimizer.step().
 
         Args:
             elsewhere: Returns the IDs of the other pairs' parameters, some of which may be part of this model.
@@ -133,7 +133,7 @@ class WorkerPair:
         self._installed = InstalledParameters(trained.names, trained.parameters)
         if optimizer.state and self._is_chief:
             print("torchyard: the servers begin with no state of the optimizer from earlier steps.", flush=True)
-        self._replicated = ReplicatedTensors(
+        self._buffers = WorkerBuffers(
             model, {id(each) for each in trained.parameters} | elsewhere(), sends_buffers=self._leads_group
         )
         self._sent_options = remote_optimizer.arguments(optimizer)
@@ -146,7 +146,7 @@ class WorkerPair:
                 "options": self._sent_options,
                 "optimizer": trained.optimizer_name,
                 "chunk_bytes": chunk_bytes,
-                "rows": self._replicated.sizes,
+                "rows": self._buffers.sizes,
             }
         )
         chunks = trained.layout.chunks(len(self._links), chunk_bytes)
@@ -166,17 +166,17 @@ class WorkerPair:
         self._servers = Servers(self._environment.name, self._links, self._staging, self._reenter)
         for number, link in enumerate(self._links):
             link.serves([chunk for chunk in chunks if chunk.shard == number])
-        # Of the servers that have chunks, the first one distributes the replicated state.
+        # Of the servers that have chunks, the first one distributes buffers and constants.
         self._row_link = next(link for link in self._links if link.chunks)
-        self._row_link.rows = self._replicated.receivers
+        self._row_link.rows = self._buffers.receivers
         on_all(self._links, self._enter)
         self.pull()
-        self._replicated.keep_constants()
+        self._buffers.keep_constants()
         self._local_step = remote_optimizer.hand_over(optimizer, lambda _: self._step())
         self._stepped_at = time.monotonic()
 
     def _enter(self, link: ServerLink) -> None:
-        """Starts training on a server as the chief, or joins it as another worker."""
+        """Starts the pair's training on a server (chief), or joins this training (other workers)."""
         if not self._is_chief:
             link.command({"op": "join"}, self._description)
             return
@@ -192,7 +192,7 @@ class WorkerPair:
             if chunk.number < ADDED:
                 link.tell({"op": "assign", "chunk": chunk.number}, self._staging.values(chunk))
         if link is self._row_link:
-            for name, values in self._replicated.packed():
+            for name, values in self._buffers.packed():
                 link.tell({"op": name}, values)
 
     def _step(self) -> None:
@@ -210,7 +210,10 @@ class WorkerPair:
             self.spent[name] += self.times[name]
 
     def _push_and_pull(self) -> float:
-        """Exchanges gradients and parameters in a step. Returns the time in seconds for which the servers waited."""
+        """Pushes gradients to the servers and pulls the updated parameters, if these are due in this step.
+
+        Returns how many seconds the servers waited for other workers.
+        """
         self._check_guard()
         clip = self._clipped.take_limit()
         changed = self._changes()
@@ -237,7 +240,7 @@ class WorkerPair:
             self._guard.check(self._installed.changed, may_be_unscaled=clips)
 
     def _end_last(self) -> float:
-        """Finishes the exchange of the previous step. Returns the time in seconds for which the servers waited."""
+        """Finishes the exchange of the previous step. Returns how many seconds the servers waited for other workers."""
         for link in self._links:
             link.note_gradients()
         waited = self._finish()
@@ -247,8 +250,8 @@ class WorkerPair:
     def _add_parameters(self) -> None:
         """Adds parameters that the script has unfrozen or added to the optimizer since the last step.
 
-        All workers of a group must add them. The first worker of the first such group sends their values to the
-        servers.
+        All workers of a group must add the same parameters. The first worker of the first group that adds a parameter
+        sends the parameter's values to the servers.
         """
         new = self._trained.add_new()
         if not new:
@@ -286,7 +289,7 @@ class WorkerPair:
             link.command({"op": "added", "chunks": numbers})
 
     def _changes(self) -> dict[int, int]:
-        """Returns the checksums of the chunks that the script has changed since the last step, by number.
+        """Returns the checksums of the chunks that the script has changed since the last step, by chunk number.
 
         All workers of a synchronous group must make the same changes. The first worker sends the new values before its
         push, and the servers compare the checksums in all pushes of the round. Raises UsageProblem if the strategy does
@@ -323,7 +326,7 @@ class WorkerPair:
             self._finish()
 
     def hold(self) -> None:
-        """Pushes the gradients and requests the norm of their sum. The servers hold the sum.
+        """Pushes the gradients, whose sums the servers then hold, and requests the norms of the mean gradients.
 
         Raises UsageProblem if the servers already hold a sum.
         """
@@ -349,7 +352,7 @@ class WorkerPair:
             )
 
     def square(self) -> float:
-        """Returns the squared norm of the held mean gradient."""
+        """Returns the squared norm of the mean gradient whose sum the servers hold."""
         completion, self._exchange = self._exchange, None
         assert completion is not None
         completion.wait()
@@ -377,12 +380,15 @@ class WorkerPair:
         self._clipped.limit(value)
 
     def allow_clipped(self) -> None:
-        """Accepts the local gradients as they are. Called after they were clipped."""
+        """Accepts the local gradients, which have been clipped, as unchanged."""
         if self._guard is not None:
             self._guard.allow()
 
     def _step_held(self) -> float:
-        """Makes the servers step with the held sums. Returns the time in seconds for which the servers waited."""
+        """Makes the servers take the step with the gradient sums that they hold.
+
+        Returns how many seconds the servers waited for other workers.
+        """
         self._held = None
         self._clipped.check()
         if self._is_void:
@@ -436,13 +442,13 @@ class WorkerPair:
     def _finish(self) -> float:
         """Finishes the exchange in progress, if there is one, and installs its parameters.
 
-        Returns the time in seconds for which the servers waited, or 0 if exchanges overlap with steps.
+        Returns how many seconds the servers waited for other workers, or 0 if exchanges overlap with steps.
         """
         if self._exchange is None:
             return 0.0
         completion, self._exchange = self._exchange, None
         self._servers.finish(completion, pulls=self._pulls)
-        self._replicated.install()
+        self._buffers.install()
         if self._pulls or completion.lost:
             self._note()
         return max((link.figures.waited for link in self._links), default=0.0) if not self._overlaps else 0.0
@@ -451,11 +457,11 @@ class WorkerPair:
         """Receives and installs the newest parameters."""
         self._staging.fence()
         self._servers.pull()
-        self._replicated.install()
+        self._buffers.install()
         self._note()
 
     def _note(self) -> None:
-        """Records the current parameters. Later differences from them count as changes by the script."""
+        """Records the current parameters. Later differences from these values count as changes by the script."""
         self.changes += 1
         self._installed.note()
         if self._guard is not None:
@@ -465,19 +471,19 @@ class WorkerPair:
         """Sends optimizer options that have changed and, on a group's first worker, buffers that have changed."""
         options = remote_optimizer.arguments(self._optimizer)
         changed, self._sent_options = options != self._sent_options, options
-        buffers = self._replicated.changed_buffers()
+        buffers = self._buffers.changed_buffers()
         for link in self._links:
             with suppress(PeerLost):  # The next exchange handles the lost connection.
                 if changed:
                     link.tell({"op": "options"}, messages.text_of(options))
                 if link is self._row_link and buffers is not None:
                     link.tell({"op": "buffers", "with_push": True}, buffers)
-                    self._replicated.sent_buffers = buffers
+                    self._buffers.sent_buffers = buffers
 
     def _reenter(self, link: ServerLink) -> None:
         """Joins a restarted server. If the server has no parameters, the chief starts training on it again."""
         if link is self._row_link:
-            self._replicated.sent_buffers = None
+            self._buffers.sent_buffers = None
         if self._is_chief and not link.is_ready:
             self._enter(link)
         else:
@@ -567,7 +573,7 @@ class WorkerPair:
             link.close(goodbye=True)
 
     def abandon(self) -> None:
-        """Disconnects after an exception. The servers report its cause to the other workers of the group."""
+        """Disconnects after an exception. The servers report the cause to the other workers of the group."""
         servers = {link.peer.name for link in self._links}
         lost = [link.lost for link in self._links if link.lost is not None]
         cause = min(lost, key=lambda error: error.name not in servers, default=None)

@@ -11,22 +11,22 @@ import torch
 from torchyard_roles.errors import PeerLost, ProtocolError
 from torchyard_roles.exchange.tensor_connection import Connection
 from torchyard_roles.strategies.parameter_server import messages, remote_optimizer
+from torchyard_roles.strategies.parameter_server.buffers_and_constants import ServerBuffers
 from torchyard_roles.strategies.parameter_server.chunk_state import Delivery
 from torchyard_roles.strategies.parameter_server.messages import Refusal
-from torchyard_roles.strategies.parameter_server.push_rounds import LATE
-from torchyard_roles.strategies.parameter_server.replicated_state import ReplicatedState
+from torchyard_roles.strategies.parameter_server.push_acceptance import LATE
 from torchyard_roles.strategies.parameter_server.shard import Shard
 
 REST_S = 60.0
-"""Interval in seconds at which the server answers a worker that is waiting for the other groups."""
+"""Longest time in seconds until the server answers a worker that is waiting for the other groups."""
 
 
 class Server(Protocol):
-    """The methods of a server's pair that a session calls."""
+    """The interface of a ServerPair that its sessions use."""
 
     name: str
     shard: Shard | None
-    rows: ReplicatedState
+    rows: ServerBuffers
     fail: Callable[[Exception], None]
 
     def begin(self, session: Session, description: dict[str, Any]) -> bool: ...
@@ -48,7 +48,7 @@ class Server(Protocol):
 
 
 class Session:
-    """The connection of one worker. Its thread receives messages and never waits until a message is sent."""
+    """The connection of one worker. Its thread receives messages, and never waits for messages to be sent."""
 
     def __init__(
         self, server: Server, connection: Connection, group: int, rank: int, size: int, generation: int
@@ -111,9 +111,9 @@ class Session:
             self._command(op, header)
 
     def _scale(self, number: int, factor: float) -> None:
-        """Takes the step with the held sums, one chunk after another.
+        """Takes the optimizer step with the gradient sums that the server holds, one chunk after another.
 
-        Sending a chunk overlaps with computing the next.
+        Sending one chunk overlaps with computing the next chunk.
         """
         before = self._shard.ledger.is_warm
         for chunk in self._shard.numbers:
@@ -136,7 +136,7 @@ class Session:
         before = self._shard.ledger.is_warm
         deliveries = self._shard.push(push, gradient)
         if any(one.header.get("outcome") != LATE for one in deliveries):
-            # If a delivery answers a push that is not late, a chunk of the group's round is complete.
+            # A delivery in answer to a push that is not late means that a chunk of the group's round is complete.
             self._server.rows.end_round(self.group)
         self._server.deliver(deliveries)
         if not before:

@@ -13,10 +13,7 @@ WIDER = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
 
 At = tuple[int, int, int]
 Deliver = Callable[[At, torch.Tensor, float], None]
-"""A function that is called with a chunk, its sum, and a waiting time.
-
-This is the time in seconds between this rank's part and the last part.
-"""
+"""A function that is called with a chunk, its sum, and the time in seconds from this rank's part to the last part."""
 
 
 class Part(NamedTuple):
@@ -31,7 +28,7 @@ class Part(NamedTuple):
 
 
 class PartMemory:
-    """A pool of buffers for parts and sums, because allocating new memory takes longer than receiving into it."""
+    """A pool of buffers for parts and sums, because allocating new memory takes longer than receiving the data."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -69,7 +66,7 @@ class ChunkSum:
         self.lock = threading.Lock()
         self.total: torch.Tensor | None = None
         self.next_rank = 0
-        # Parts that were received before those of lower ranks, if the sum is computed in rank order.
+        # Parts that wait for the parts of lower ranks, if the sum is computed in rank order.
         self.early: dict[int, Part] = {}
         self.arrived: dict[int, float] = {}
         self.takers: dict[int, list[Deliver]] = {}

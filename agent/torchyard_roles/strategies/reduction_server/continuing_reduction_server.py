@@ -1,8 +1,8 @@
 """The strategy `reduction_server` with `on_worker_loss: continue`: training continues without lost workers.
 
 Memberships, votes and the return of workers work as in all_reduce (`replaceable_group`). Only the sums of the gradients
-come from reducers. Each membership has new connections to the reducers, and its number and size are part of their
-introduction:
+come from reducers. Each membership has new connections to the reducers. The introduction of each connection contains
+the number and the size of the membership. A loss is handled as follows:
 
 1. After a loss the members disconnect from the reducers, and then connect to each other as the new membership. Once
    they are connected, no member sends parts of the earlier membership.
@@ -14,8 +14,8 @@ introduction:
 
 Therefore a reducer needs no messages from the keeper. The loss of a reducer is handled as in reduction_server: the
 clients wait for its replacement, and send the unfinished step again. In a mixed plan, a lost worker was also a reducer.
-Therefore each membership chooses its plan again, and only its members are reducers. The ring is used only if it is the
-plan for all workers, because reducers exit if the plan is the ring.
+Therefore each membership chooses its plan again, and of the workers only its members sum gradients. The ring is used
+only if it is the plan for all workers, because reducers exit at the start if the plan is the ring.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from torchyard_roles.environment import Environment
 
 NEWS_S = 5.0
-"""Longest time in seconds to wait, after an error of a reducer, for a new membership that would explain the error."""
+"""Longest time in seconds to wait, after an error of a reducer, for a new membership that explains the error."""
 
 
 class ReducedGroup(ReplaceableGroup):
@@ -70,12 +70,12 @@ class ReducedGroup(ReplaceableGroup):
         self._reducer: Reducer | None = None
         """The reducer in this process, or None before the first mixed plan."""
         self._connecting: Future[ReduceClient] | None = None
-        """The client of the current membership."""
+        """The future of the client of the current membership."""
         self._rounds = 0
         """The number of rounds in the current membership."""
         self._others = {(each.address, each.port) for each in (*peers.reducer, *self._trainers)}
         self._staged: HierarchicalReduction | None = None
-        """The copies between a GPU and the client of the current membership."""
+        """Copies buckets between the GPU and the client of the current membership."""
         super().__init__(store, environment, device)
 
     @property
@@ -177,7 +177,7 @@ class ReducedGroup(ReplaceableGroup):
         connecting, self._connecting = self._connecting, None
         staged, self._staged = self._staged, None
         if connecting is not None:
-            # Disconnecting waits for the threads of the connections, and for a connection that is being made.
+            # Disconnecting waits for the connections' threads and for a pending connection, so it runs in a thread.
             disconnect = partial(_end, connecting, staged)
             threading.Thread(target=disconnect, name="torchyard-disconnect", daemon=True).start()
         super()._shut_down()
@@ -187,7 +187,7 @@ class ReducedGroup(ReplaceableGroup):
         return peer in self._others or (self._reducer is not None and own[1] == self._own.port)
 
     def _result(self, future: Future[ReduceClient] | Future[torch.Tensor]) -> None:
-        """Waits for a result in the current membership. Raises Interrupted, or the error of the reducers."""
+        """Waits for a future of the current membership. Raises Interrupted, or the error of the reducers."""
         deadline = time.monotonic() + STEP_S
         while True:
             try:
@@ -202,7 +202,7 @@ class ReducedGroup(ReplaceableGroup):
                 return
 
     def _result_on_gpu(self, staged: HierarchicalReduction, copied: Any) -> None:
-        """Waits for a bucket that is copied from the GPU and back. Raises Interrupted, or the error of the reducers."""
+        """Waits until a bucket's average is on the GPU. Raises Interrupted, or the error of the reducers."""
         deadline = time.monotonic() + STEP_S
         while not copied.done():
             self._check_members()
@@ -239,7 +239,7 @@ def _fail() -> NoReturn:
 
 
 class ContinuingReductionServer(ContinuingAllReduce):
-    """The strategy `reduction_server` that replaces its connections after a loss.
+    """The strategy `reduction_server` that replaces its connections after the loss of a worker.
 
     It does not initialize torch.distributed.
     """

@@ -68,16 +68,16 @@ def first_of_host(counts: Sequence[int], rank: int) -> int:
 @dataclass
 class _Bucket:
     flat: torch.Tensor
-    number: tuple[int, int]  # The number of the step and the index of the bucket.
-    future: Any  # The type is torch.futures.Future.
+    number: tuple[int, int]  # The step number and the bucket's index.
+    future: Any  # A torch.futures.Future whose result is `flat`.
     host: torch.Tensor | None = None
     exchanged: Future[torch.Tensor] | None = None
-    reduced: Any = None  # The Work object that torch.distributed returned for the reduction within the host.
+    reduced: Any = None  # The Work object of the reduction within the host.
     gone_out: Any = None  # A torch.cuda.Event, recorded after the reduction in the outgoing stream.
 
 
 class HierarchicalReduction:
-    """The averaging of one section's buckets.
+    """Averages the buckets of one section.
 
     Args:
         client: The client of the reducers on the first rank of a host, or None on other ranks.
@@ -139,7 +139,7 @@ class HierarchicalReduction:
         bucket.future.set_result(bucket.flat)
 
     def _fail(self, error: BaseException) -> None:
-        """Stores the error. The training thread raises it before it uses the bucket."""
+        """Stores the error, which the training thread raises before it uses the bucket."""
         if self.failure is None:
             gone = PeerLost("another rank", "this host", str(error))
             self.failure = error if isinstance(error, RolesError) else gone
@@ -188,7 +188,7 @@ class HierarchicalReduction:
     def _broadcast(self, bucket: _Bucket) -> None:
         """Broadcasts a bucket within the host.
 
-        This is done even after a failure, because the other ranks wait for it.
+        The broadcast takes place even after a failure, because the other ranks wait for it.
         """
         error = bucket.exchanged.exception() if bucket.exchanged is not None else None
         if error is not None:

@@ -3,9 +3,10 @@
 A reducer keeps no state after a step, so a lost reducer can be replaced at the same address: clients send the
 unfinished step again (`reducer_client`). Any process may contain a reducer.
 
-The header of a chunk contains its (step, bucket, number) as "chunk". After a replacement, a sender that already has the
-sum of a chunk sends the chunk again for the other ranks, marked "done". If sums are computed in rank order, it sends
-its own part, because the same order gives the same bits. Otherwise it sends the sum itself, marked "final".
+The header of a chunk contains its (step, bucket, number) as "chunk". After a reducer is replaced, a rank that already
+has the sum of a chunk sends the chunk again, marked "done", because other ranks may need the sum. If sums are computed
+in rank order, the rank sends its own part, because the same order gives the same bits. Otherwise the rank sends the sum
+itself, marked "final".
 
 If trainers continue without lost trainers, each membership has its own connections and sums. The first connection of a
 newer membership discards the incomplete sums of the earlier membership.
@@ -34,7 +35,7 @@ from torchyard_roles.environment import Environment
 from torchyard_roles.errors import EnvironmentProblem, PeerLost, ProtocolError
 from torchyard_roles.exchange.listener import Admission, Connections
 from torchyard_roles.exchange.tensor_connection import Connection, dtype_name, listen_at
-from torchyard_roles.keeper_reports import ServingReports
+from torchyard_roles.server_reports import ServerReports
 from torchyard_roles.strategies.reduction_server import reduction_plan
 from torchyard_roles.strategies.reduction_server.chunk_sum import At, ChunkSum, Deliver, Part, PartMemory
 
@@ -46,7 +47,7 @@ DTYPES = {dtype_name(each): each for each in (torch.float64, torch.float32, torc
 DTYPES.update({dtype_name(each): each for each in (torch.complex64, torch.complex128)})
 ORDERS = ("rank", "arrival")
 EXIT_RESERVE_S = 1.0
-"""Time in seconds of the grace period after SIGTERM that is reserved for the exit."""
+"""Time in seconds reserved for the exit at the end of the grace period after SIGTERM."""
 
 
 class Terms(NamedTuple):
@@ -142,7 +143,7 @@ class Reducer:
                 return
             if sock is None:
                 continue
-            # Each handshake has its own thread, because a client that does not respond must not delay others.
+            # Each handshake has its own thread, so that a client that does not respond delays no other client.
             self._spawn(partial(self._serve, sock), "peer")
 
     def close(self) -> None:
@@ -161,7 +162,7 @@ class Reducer:
             thread.join(timeout=max(0.0, deadline - time.monotonic()))
         for thread in self._others():
             thread.join(timeout=max(0.0, deadline - time.monotonic()))
-        if self._selector is None:  # Otherwise, the receiving thread closes it, however long it takes.
+        if self._selector is None:  # If there is a selector, the receiving thread closes this socket.
             self._wake_receiver.close()
 
     def _others(self) -> list[threading.Thread]:
@@ -246,7 +247,7 @@ class Reducer:
                 self._memory.give_back_all([current.sums.pop(old) for old in list(current.sums) if old[0] < step])
 
     def figures(self) -> dict[str, float]:
-        """Returns metrics with names from `metrics_report.METRICS`."""
+        """Returns this reducer's metrics by their names in `metrics_report.METRICS`."""
         found = {"clients": float(len(self._connections))}
         if self._round is not None:
             found["wait_s"] = self._round.waited[1]
@@ -269,7 +270,8 @@ class Reducer:
                     if terms.generation > gone.terms.generation:
                         for link in gone.links.values():
                             link.connection.cut()
-                    # Members of an earlier membership are informed of the new one by the keeper, and then disconnect.
+                    # Connections of an earlier membership are not cut: its members disconnect when the keeper
+                    # announces the new membership.
             elif terms != current.terms:
                 if terms.epoch < current.terms.epoch:
                     what = "Generation" if terms.generation < current.terms.generation else "Membership"
@@ -368,7 +370,7 @@ class Reducer:
         selector.close()
 
     def _part(self, link: _Link, tell: Callable[[], None] | None) -> None:
-        """Ends a connection, after informing the other ranks if `tell` is true."""
+        """Ends a connection. If `tell` is given, calls it first, to inform the other ranks."""
         if tell is not None:
             tell()
         link.connection.flush(5)
@@ -413,10 +415,10 @@ class Reducer:
         return _Incoming(chunk, at, part, "done" in header, "final" in header)
 
     def _miss(self, current: _Round, link: _Link, error: PeerLost) -> None:
-        """Informs the other ranks of a lost rank, unless it reconnects within REJOIN_S or the generation is over.
+        """Informs the other ranks of a lost rank, unless it reconnects within REJOIN_S or a newer membership has begun.
 
-        A rank that exited because of another rank's loss does not reconnect. The other ranks are then informed of that
-        loss.
+        A rank that exited because of another rank's loss does not reconnect. In this case, the other ranks are informed
+        of the loss of that other rank.
         """
         deadline = time.monotonic() + (REJOIN_S if error.name == link.connection.peer else 0.0)
         while True:
@@ -445,7 +447,7 @@ class Reducer:
 
 
 def _drop_sum(at: At, result: torch.Tensor, waited_s: float) -> None:
-    """Ignores a sum. Used as `deliver` for a rank that already has the sum."""
+    """Ignores a sum. This is the `deliver` function for a rank that already has the sum."""
 
 
 def use_one_thread() -> None:
@@ -492,7 +494,7 @@ def serve(environment: Environment) -> None:
 
     signal.signal(signal.SIGTERM, stop)
     try:
-        with ServingReports(environment, reducer.figures, reducer.traffic):
+        with ServerReports(environment, reducer.figures, reducer.traffic):
             reducer.serve_until_all_left()
     finally:
         # Another SIGTERM must not interrupt the exit.

@@ -5,9 +5,9 @@ receiving thread, so all connections send and receive at the same time. The cred
 whose sums have not been received, to avoid congestion at a reducer (incast). A reducer in the same process receives its
 part without a network connection.
 
-A lost reducer may be replaced at the same address. Therefore the chunks of the current step are kept, to be sent again
-if needed. This takes memory for a copy of all chunks for other processes, until the first sum of the next step shows
-that all ranks have finished this step.
+A lost reducer may be replaced at the same address, and the current step is then sent again. Therefore the client keeps
+copies of all chunks that other processes sum, until the first sum of the next step shows that all ranks have finished
+this step.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ reducer.
 
 
 def fitting_chunk(bytes_a_second: float) -> int:
-    """Returns the chunk size for a rate of exchange: the number of bytes in 2.5 ms, between a minimum and a maximum.
+    """Returns the chunk size for a rate of exchange: the bytes exchanged in 2.5 ms, limited to a minimum and a maximum.
 
     On a slow network small chunks are better, because the chunks of all connections share one link: the exchange of 60
     MB among 4 workers and 2 reducers at 200 Mbit/s took 3.2 s in chunks of 48 KB and 3.6 to 3.9 s in larger chunks. On
@@ -237,7 +237,7 @@ class ReduceClient:
         return sum(link.connection.received_bytes for link in self._links if isinstance(link, RemoteLink))
 
     def close(self, *, goodbye: bool = True) -> None:
-        """Disconnects from all reducers. Pending operations fail.
+        """Disconnects from all reducers, which makes pending operations fail.
 
         Args:
             goodbye: Whether this rank has finished training. If not, the other ranks are informed of the loss that
@@ -266,7 +266,7 @@ class ReduceClient:
             if chunk.at[0] == self._times["step"]:
                 self._times["wait"] = max(self._times["wait"], waited_s)
             # Only the thread that removes the operation from `_running` completes its future. Otherwise fail() could
-            # complete it too.
+            # complete the future a second time.
             last = last and operation in self._running
             if last:
                 self._running.discard(operation)

@@ -83,7 +83,7 @@ class Memory:
 
 
 class LinkOwner(Protocol):
-    """The methods of the client that its links use."""
+    """The interface of a client that its links use."""
 
     name: str
     rank: int
@@ -108,7 +108,7 @@ class RemoteLink:
         self._waiting: deque[Chunk] = deque()  # The chunks to send, in order.
         self._history: dict[At, Chunk] = {}  # The chunks to send again if the reducer is replaced, in order.
         self._credit = client.window
-        self._parked = False  # True while the connection is being replaced, when sending is paused.
+        self._parked = False  # True while the connection is being replaced. Sending is then paused.
         self._ended = False
         self._why: RolesError | None = None  # The error that ended the sending thread.
         self.connection = self._connect(connect_s)
@@ -154,8 +154,8 @@ class RemoteLink:
                 self.connection.send({"bye": 1})
             elif cause is not None and is_connected:
                 self.connection.send({"ends": cause.name, "host": cause.host, "why": cause.why})
-                # The thread ends when the reducer has read the message. Closing earlier, with unread sums, would reset
-                # the connection.
+                # The receiving thread ends when the reducer has read the message. If this rank closed the connection
+                # before reading all sums, the connection would be reset.
                 self._threads[1].join(timeout=5)
         self.connection.cut()
         for thread in self._threads:
@@ -214,7 +214,7 @@ class RemoteLink:
             except (KeyError, TypeError, ValueError) as error:
                 self._give_up(ProtocolError(f"{self._peer.name} sent an invalid sum: {error!r}."))
                 return
-            except Exception as error:  # Any other error ends the exchange, as it does in the sending thread.
+            except Exception as error:  # Any other error ends the exchange, as in the sending thread.
                 self._give_up(_unexpected(error))
                 return
 
@@ -232,7 +232,7 @@ class RemoteLink:
             if chunk is not None and not chunk.done and "bytes" in header:
                 connection.receive_into(chunk.target)
                 if self._client.terms.order == "arrival" and chunk.kept is not None:
-                    # The sum is kept, to be sent to a replacement. If it were computed again, another order of arrival
+                    # The sum is kept for a replacement of the reducer. Computing it again, in another order of arrival,
                     # could change its bits.
                     chunk.kept.copy_(chunk.target)
                 chunk.done = True

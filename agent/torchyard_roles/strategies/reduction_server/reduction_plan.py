@@ -20,8 +20,8 @@ from dataclasses import dataclass
 class ReductionPlan:
     """A division of the summation of gradients among reducers and workers.
 
-    `weights` are the fractions of the gradients that each reducer, and then each worker, sums. They add up to 1, or are
-    empty for the ring.
+    `weights` contains the fraction of the gradients that each process sums: first the reducers, then the workers. The
+    fractions add up to 1. For the ring, `weights` is empty.
     """
 
     kind: str

@@ -1,8 +1,8 @@
 """The strategy `reduction_server`: synchronous training in which reducers sum the gradients.
 
-In some plans, the workers also sum a part of the gradients. The strategy differs from all_reduce only in the exchange
-of buckets, whose size is `bucket_mb`. If the ring of workers is equally fast, as it always is with two workers, the
-ring is used.
+In some plans (`reduction_plan`), the workers also sum a part of the gradients. The strategy differs from all_reduce
+only in the exchange of buckets, whose size is `bucket_mb`. If no plan with reducers is faster than the ring of workers,
+as is always the case with two workers, the strategy uses the ring.
 """
 
 from __future__ import annotations
@@ -66,9 +66,9 @@ class ReductionServer(AllReduce):
         )
 
     def _through_reducers(self) -> Average:
-        """Returns the function that averages one section.
+        """Returns the function that averages the buckets of one section.
 
-        Each section has its own groups, because within a group all ranks must call collectives in the same order.
+        Each section has its own process groups, because all ranks must call a group's collectives in the same order.
         """
         groups = LocalGroups(self._ranks_of_hosts, self._rank)
         exchange = HierarchicalReduction(self._client, groups, self._device)

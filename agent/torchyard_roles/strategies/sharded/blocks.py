@@ -1,4 +1,4 @@
-"""The blocks of a model: the modules whose parameters are gathered, used and freed together."""
+"""The blocks (FSDP units) of a model: modules whose parameters are gathered, used and freed together."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def blocks_of(model: torch.nn.Module, classes: Sequence[str] = ()) -> list[torch
     """Returns the blocks of a model in the model's order, without the model itself.
 
     Args:
-        classes: The names of the blocks' classes. If there are no names, the class is chosen that has the most
-            parameters and occurs at least twice. Of several such classes, the outermost is chosen.
+        classes: The class names of the blocks. By default, the blocks are the modules of one class: of the classes that
+            occur at least twice, the class with the most parameters, or the outermost of several such classes.
 
     Raises:
         UsageProblem: The model has no module of a named class.
@@ -48,7 +48,7 @@ def blocks_of(model: torch.nn.Module, classes: Sequence[str] = ()) -> list[torch
 
 
 def check_shardable(model: torch.nn.Module, blocks: Sequence[torch.nn.Module]) -> None:
-    """Raises UsageProblem if a parameter has no dimension to split, or belongs to several blocks."""
+    """Raises UsageProblem if a parameter has no dimension to split, has sparse gradients, or is in several blocks."""
     chosen = set(map(id, blocks))
     found: dict[int, tuple[str, int]] = {}
     owner_of = {"": id(model)}

@@ -1,7 +1,7 @@
 """Shards models and the optimizers that refer to their parameters (FSDP2, `fully_shard`).
 
-`fully_shard` replaces each parameter with a DTensor. In the optimizers, which the script created from the original
-parameters, the new parameters take the places of the old ones.
+`fully_shard` replaces each parameter with a DTensor. The script has created its optimizers with the original
+parameters, so the new parameters replace the old ones in the optimizers.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from torchyard_roles.checkpoints.sharded_tensors import as_parameter, set_from_first_rank
 from torchyard_roles.errors import UsageProblem
@@ -67,7 +66,7 @@ def is_on_meta(models: Sequence[torch.nn.Module]) -> bool:
 
 
 def full_values(models: Sequence[torch.nn.Module]) -> dict[str, torch.Tensor]:
-    """Returns the parameters' current values. They keep their memory when the parameters are sharded."""
+    """Returns the parameters' current values by name. These tensors keep their memory when parameters are sharded."""
     return {name: each.detach() for name, each in named_parameters(models).items()}
 
 
@@ -84,17 +83,8 @@ def spread_values(
         set_from_first_rank(parameter, None if values is None else values[name], device)
 
 
-def spread_buffers(models: Sequence[torch.nn.Module], device: torch.device) -> None:
-    """Sets the buffers of all ranks to the first rank's values."""
-    for model in models:
-        for buffer in model.buffers():
-            values = buffer.detach().to(device).contiguous()
-            dist.broadcast(values, src=0)
-            buffer.detach().copy_(values)
-
-
 def reshard(models: Sequence[torch.nn.Module]) -> None:
-    """Frees gathered parameters that remain from a forward pass without a backward pass. They would become outdated."""
+    """Frees the gathered parameters of a forward pass without a backward pass, because they would become outdated."""
     for model in models:
         for module in model.modules():
             free: Any = getattr(module, "reshard", None)
@@ -105,7 +95,7 @@ def reshard(models: Sequence[torch.nn.Module]) -> None:
 def check_all_trained(
     models: Sequence[torch.nn.Module], optimizers: Sequence[torch.optim.Optimizer], strategy: str
 ) -> None:
-    """Raises UsageProblem if no optimizer trains a parameter, because sharded worker groups would not exchange it.
+    """Raises UsageProblem if a parameter is trained by no optimizer, because worker groups would not exchange it.
 
     Args:
         strategy: The name of the strategy by which the groups exchange.

@@ -20,6 +20,7 @@ from torchyard_roles.strategies.all_reduce import AllReduce
 from torchyard_roles.strategies.finite_gradients import FiniteGradients
 from torchyard_roles.strategies.sharded import sharded_model
 from torchyard_roles.strategies.sharded.blocks import blocks_of, check_shardable
+from torchyard_roles.strategies.sharded.buffer_sync import spread_buffers
 from torchyard_roles.strategies.sharded.step_flags import StepFlags
 
 OLDEST_TORCH = (2, 6)
@@ -59,16 +60,16 @@ class ShardedAllReduce(AllReduce):
         self.sharded_saving = ShardedSaving(self._mesh, self._gloo_group(), device)
 
     def _gloo_group(self) -> Any:
-        """Creates a gloo group for checkpoints, which are exchanged from CPU memory by a separate thread."""
+        """Creates a gloo group, over which a separate thread exchanges checkpoints from CPU memory."""
         self._groups.append(dist.new_group(backend="gloo"))
         return self._groups[-1]
 
     def prepare(
         self, models: Sequence[torch.nn.Module], optimizers: Sequence[torch.optim.Optimizer], device: torch.device
     ) -> None:
-        """Shards the models.
+        """Shards the models, and sets their parameters and buffers to the first rank's values.
 
-        Sets their parameters and buffers to the chief's, unless the chief's are on the meta device.
+        If the first rank's models are on the meta device, the values are loaded from a checkpoint later.
         """
         from torch.distributed.fsdp import fully_shard
 
@@ -121,14 +122,14 @@ class ShardedAllReduce(AllReduce):
         return settings
 
     def _spread(self, models: Sequence[torch.nn.Module], values: dict[str, torch.Tensor] | None) -> None:
-        """Sets parameters and buffers on all ranks to the chief's, unless the chief's are on the meta device."""
+        """Sets parameters and buffers on all ranks to the first rank's values, if the first rank has values."""
         has_values = torch.tensor([values is not None], dtype=torch.int32, device=self._device)
         dist.broadcast(has_values, src=0)
         assert self.sharded_saving is not None
         self.sharded_saving.needs_values = not has_values.item()
         if has_values.item():
             sharded_model.spread_values(models, values, self._device)
-            sharded_model.spread_buffers(models, self._device)
+            spread_buffers(models, self._device)
             return
         for model in models:
             saved = model.state_dict().keys()
@@ -173,7 +174,7 @@ class ShardedAllReduce(AllReduce):
             )
 
     def _watch_backward(self, module: torch.nn.Module, inputs: Any, outputs: Any) -> None:
-        """Records for each backward pass whether it averages the gradients. Also begins a save that was postponed."""
+        """Registers a hook that records whether the next backward pass averages gradients. Begins a postponed save."""
         if not torch.is_grad_enabled():
             return
         if module.training:
@@ -264,10 +265,10 @@ def hosts_of(environment: Environment) -> list[list[int]]:
 
 
 def mesh_of(device: torch.device, hosts: Sequence[Sequence[int]]) -> Any:
-    """Returns the mesh of the ranks, over which models are sharded.
+    """Returns the device mesh over which models are sharded.
 
-    If there are several `hosts`, models are sharded within each host and replicated between hosts. Otherwise they are
-    sharded over all ranks.
+    If there are several `hosts`, models are sharded within each host and replicated between hosts (HSDP). Otherwise
+    models are sharded over all ranks.
     """
     from torch.distributed.device_mesh import DeviceMesh
 

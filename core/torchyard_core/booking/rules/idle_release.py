@@ -18,7 +18,7 @@ WARN_BEFORE = timedelta(minutes=10)
 
 @dataclass(frozen=True)
 class IdleReleaseSettings:
-    """Settings of idle release. None means that idle bookings are never released."""
+    """Settings of idle release. If `idle_release_min` is None, idle bookings are never released."""
 
     idle_release_min: float | None = 30
     """Idle time in minutes after which a booking is released."""
@@ -54,7 +54,8 @@ def verdict(booking: Booking, evidence: Iterable[IdleEvidence], rules: IdleRelea
     newest = max(of_it, key=lambda one: (one.seen_at, one.idle_since), default=None)
     if newest is None:
         return Idle(Verdict.FINE)
-    # Any change of an active booking counts as use, because it may be a new run that the evidence does not show yet.
+    # Any change of an active booking counts as use, because a new run that the evidence does not show yet may have
+    # caused the change.
     shown = booking.changed if booking.state is State.ACTIVE else booking.start
     since = max(newest.idle_since, booking.start, shown)
     frees_at = since + timedelta(minutes=rules.idle_release_min)

@@ -21,7 +21,7 @@ class LengthSettings(SharedSettings):
 
 
 def check_length(interval: Interval, rules: LengthSettings, now: datetime) -> Refused | None:
-    """Refuses an interval that is too short, too long or beyond the horizon."""
+    """Returns a refusal if the interval is too short, is too long or ends beyond the horizon; otherwise None."""
     length = interval.duration
     if length < timedelta(minutes=rules.shortest_min):
         hint = f"Book at least until {clock_text(interval.start + timedelta(minutes=rules.shortest_min), rules.zone)}."

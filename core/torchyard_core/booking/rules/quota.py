@@ -34,7 +34,7 @@ class QuotaSettings(SharedSettings):
     quotas: Mapping[str, float] = field(default_factory=dict)
     """Quotas that replace `quota_gpu_hours` for individual users, by name."""
     same_day_is_free: bool = True
-    """Whether the part of a new or changed booking that is on the current day counts towards no quota.
+    """Whether the part of a new or changed booking that falls on the current day is exempt from quotas.
 
     This lets users book GPUs that would otherwise be idle.
     """
@@ -46,7 +46,7 @@ class QuotaSettings(SharedSettings):
 def check_quota(
     draft: Draft, rules: QuotaSettings, now: datetime, person: str, hours: Mapping[datetime, float]
 ) -> Refused | None:
-    """Refuses a booking that exceeds the person's quota in a week.
+    """Returns a refusal if the booking would exceed the person's quota in any week; otherwise None.
 
     `hours` maps the start of each week to the GPU-hours of the person's other bookings.
     """
@@ -74,7 +74,7 @@ def check_quota(
 
 
 def charged(interval: Interval, rules: QuotaSettings, now: datetime) -> dict[datetime, float]:
-    """Returns the seconds of a booking that count towards a quota. Keys are the starts of weeks."""
+    """Returns, by start of the week, how many seconds of a booking count towards a quota."""
     parts = subtract([interval], [day_of(now, rules.zone)]) if rules.same_day_is_free else [interval]
     seconds: dict[datetime, float] = {}
     for part in parts:
@@ -84,7 +84,7 @@ def charged(interval: Interval, rules: QuotaSettings, now: datetime) -> dict[dat
 
 
 def gpu_hours(bookings: Iterable[Booking | Draft], zone: str) -> dict[datetime, float]:
-    """Returns the sum of GPU-hours of the bookings in each week. Keys are the starts of weeks."""
+    """Returns, by start of the week, the sum of the bookings' GPU-hours."""
     hours: dict[datetime, float] = {}
     for booking in bookings:
         if gpus := _gpu_count(booking.gpus):

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 
 from torchyard_core.booking.errors import Refused
 from torchyard_core.booking.intervals import Interval
-from torchyard_core.booking.model import Booking, Draft, Slot, State
+from torchyard_core.booking.model import Booking, Draft, Slot, State, cluster_of
 from torchyard_core.booking.rules.rule import Request
 from torchyard_core.booking.rules.team_rules import Rules
 from torchyard_core.booking.search.conflict import Clash, Clashing, Conflict
@@ -17,7 +17,7 @@ from torchyard_core.next_steps import CheckHosts
 from torchyard_core.problems import did_you_mean
 
 GRACE = timedelta(minutes=2)
-"""How far in the past a new booking may begin, since the user needs time to complete a dialog whose start is *now*."""
+"""How far in the past a new booking may begin. A user who opens a dialog with the start *now* needs time to confirm."""
 
 
 @dataclass(frozen=True)
@@ -35,11 +35,10 @@ class Circumstances:
 
 
 def find_refusal(draft: Draft, given: Circumstances, booking: Booking | None = None) -> Refused | None:
-    """Returns the first reason to refuse a new booking, or the change of `booking` into `draft`.
+    """Returns the first reason why the draft cannot be booked, or None if it can be booked.
 
-    Returns None if there is no such reason.
-
-    Past time is immutable: a running booking can be shortened or extended, but not moved.
+    If `booking` is given, the result refers to changing this booking to the draft. The past cannot be changed: a
+    running booking can be shortened or extended, but not moved.
     """
     if booking is None:
         refused = _check_new(draft, given, draft.owner or given.user)
@@ -52,7 +51,7 @@ def find_refusal(draft: Draft, given: Circumstances, booking: Booking | None = N
 
 
 def check_owner(booking: Booking, user: str, *, is_admin: bool) -> Refused | None:
-    """Refuses a change to another user's booking unless the user is an admin."""
+    """Returns a refusal if the booking belongs to another user and `user` is not an admin; otherwise None."""
     if booking.owner == user or is_admin:
         return None
     message = f"{booking.title!r} is {booking.owner}'s booking: only {booking.owner} or an admin can change it"
@@ -60,7 +59,7 @@ def check_owner(booking: Booking, user: str, *, is_admin: bool) -> Refused | Non
 
 
 def check_not_ended(booking: Booking, now: datetime) -> Refused | None:
-    """Refuses a change to a booking that has ended or no longer holds its GPUs."""
+    """Returns a refusal if the booking has ended or no longer holds its GPUs; otherwise None."""
     if not booking.is_live:
         how = {State.RELEASED: "released", State.CANCELLED: "cancelled", State.NO_SHOW: "freed because it was not used"}
         return Refused(f"the booking {booking.title!r} was {how[booking.state]}", code="ended", hint="Book anew.")
@@ -72,7 +71,7 @@ def check_not_ended(booking: Booking, now: datetime) -> Refused | None:
 
 
 def check_draft(draft: Draft, slots: Sequence[Slot]) -> Refused | None:
-    """Refuses a draft that is invalid regardless of the rules."""
+    """Returns a refusal if the draft is invalid regardless of the team's rules; otherwise None."""
     try:
         zone_of(draft.zone)
     except Refused as refused:
@@ -90,6 +89,9 @@ def check_draft(draft: Draft, slots: Sequence[Slot]) -> Refused | None:
     if unknown:
         near = did_you_mean(unknown[0], known)
         return Refused(f"no host of the fleet has the GPU `{unknown[0]}`{near}", code="unknown_gpu", hint=CheckHosts())
+    if len(set(map(cluster_of, draft.gpus))) > 1:
+        message = "a booking has either GPUs of hosts or nodes of one cluster"
+        return Refused(message, code="mixed_places", hint="Make a booking for each.")
     if len(draft.uid) > 1000 or draft.end.year >= END_OF_TIME:
         hint = f"A UID has at most 1,000 letters, and a booking ends before the year {END_OF_TIME}."
         return Refused("the UID is too long, or the end too late", code="bad_value", hint=hint)
@@ -113,6 +115,9 @@ def _check_change(booking: Booking, draft: Draft, given: Circumstances) -> Refus
         return refused
     if (draft.start, draft.end, draft.gpus) == (booking.start, booking.end, booking.gpus):
         return None
+    if cluster_of(draft.gpus[0]) != cluster_of(booking.gpus[0]):
+        message = "a booking cannot be moved between a cluster and other hosts"
+        return Refused(message, code="mixed_places", hint="Cancel it, and book the other GPUs or nodes anew.")
     if booking.start > given.now:
         return _check_new(draft, given, booking.owner)
     if draft.start != booking.start or draft.gpus != booking.gpus:

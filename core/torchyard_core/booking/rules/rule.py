@@ -37,7 +37,7 @@ class Request:
     hours: Mapping[datetime, float]
     """GPU-hours of the owner's other bookings in each week. Keys are the starts of weeks."""
     added: Interval | None = None
-    """The time by which a running booking is extended; None for other requests."""
+    """The interval that is added to the end of a running booking; None for other requests."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ def check_number(name: str, value: Any, *, is_optional: bool = True) -> None:
 
 
 def _range_problem(value: Any) -> str:
-    """Returns a description of what is wrong with the number, or an empty string if it is valid."""
+    """Returns the reason why the number is invalid, or an empty string if it is valid."""
     if not isinstance(value, int | float) or isinstance(value, bool) or not value >= 0:
         return f"must be a number of 0 or more, not {value!r}"
     return "" if value < MOST else f"must be less than {MOST}, not {value!r}"

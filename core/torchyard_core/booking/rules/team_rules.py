@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from torchyard_core.booking.errors import Refused
-from torchyard_core.booking.rules import enforcement, idle_release, length_limits, quota, windows
+from torchyard_core.booking.rules import enforcement, idle_release, length_limits, open_times, quota
 from torchyard_core.booking.rules.rule import FormField, Request, Rule, SharedSettings, refuse_unknown_keys
 from torchyard_core.booking.time_parser import zone_of
 from torchyard_core.errors import UsageError
@@ -23,7 +23,7 @@ class ZoneSettings(SharedSettings):
 _ZONE_RULE = Rule(
     form=(FormField("zone", "Time zone of quotas", str, str.strip),), validate=lambda rules: zone_of(rules.zone)
 )
-RULES = (length_limits.RULE, windows.RULE, quota.RULE, idle_release.RULE, _ZONE_RULE, enforcement.RULE)
+RULES = (length_limits.RULE, open_times.RULE, quota.RULE, idle_release.RULE, _ZONE_RULE, enforcement.RULE)
 """All rules, in the order of their checks."""
 
 
@@ -32,7 +32,7 @@ class Rules(
     enforcement.EnforcementSettings,
     idle_release.IdleReleaseSettings,
     ZoneSettings,
-    windows.WindowSettings,
+    open_times.OpenTimesSettings,
     quota.QuotaSettings,
     length_limits.LengthSettings,
 ):

@@ -8,7 +8,6 @@ from datetime import datetime
 from typing import Any
 
 from torchyard_core.booking.model import Booking, Slot
-from torchyard_core.formatting import until
 
 
 @dataclass(frozen=True)
@@ -26,20 +25,6 @@ class SlotNow:
         if self.booked is not None:
             return False
         return None if self.users is None else not self.users
-
-    def words(self, now: datetime, zone: str) -> str:
-        """Formats the state of the slot.
-
-        Examples: `kim until 17:00 (digits)`, `free until Mon 23 Nov 09:00 (lee)`, `free`, `used without a booking`.
-        """
-        if self.booked is not None:
-            return f"{self.booked.owner} until {until(now, self.booked.end, zone)} ({self.booked.title})"
-        if self.users:
-            return "used without a booking"
-        word = "not booked" if self.users is None else "free"
-        if self.following is None:
-            return word
-        return f"{word} until {until(now, self.following.start, zone)} ({self.following.owner})"
 
     def to_json(self) -> dict[str, Any]:
         """Returns the slot as JSON.

@@ -8,10 +8,10 @@ from dataclasses import replace
 
 from torchyard_core.booking.errors import Refused
 from torchyard_core.booking.model import Draft, Slot
-from torchyard_core.booking.rules.allowed_times import Allowance, nothing_taken, within_rules
+from torchyard_core.booking.rules.open_times import binding_windows
 from torchyard_core.booking.rules.quota import check_quota
+from torchyard_core.booking.rules.search_limits import Allowance, nothing_taken, within_rules
 from torchyard_core.booking.rules.team_rules import Rules
-from torchyard_core.booking.rules.windows import binding_windows
 from torchyard_core.booking.search.slot_search import Wish
 from torchyard_core.formatting import counted, format_hours, span
 from torchyard_core.next_steps import CheckHosts, ShowRules
@@ -52,7 +52,7 @@ def _too_few(wish: Wish, fitting: Sequence[Slot]) -> Refused | None:
 
 
 def _no_time(wish: Wish, rules: Rules, allowance: Allowance) -> Refused | None:
-    """Refuses a request whose length does not fit between its earliest start and its latest end."""
+    """Returns a refusal if the requested length does not fit between the earliest start and the latest end."""
     allowed = within_rules(wish, rules, allowance.now)
     latest = allowed.latest or allowed.earliest
     if latest - allowed.earliest >= wish.length:

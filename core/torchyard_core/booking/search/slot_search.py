@@ -1,7 +1,7 @@
 """Search for free slots: "4 GPUs of at least 40 GB on one host for 6 hours, from tomorrow".
 
-The search considers only gaps between bookings that are long enough. It visits these gaps in the order of their starts,
-and keeps the set of GPUs that are free at the same time. A match is found when this set contains enough GPUs.
+The search considers only those gaps between bookings that are long enough. It visits the gaps in the order of their
+starts, and keeps the set of GPUs that are free at the same time. A match is found when this set contains enough GPUs.
 """
 
 from __future__ import annotations
@@ -80,8 +80,6 @@ def find_slots(
     in time, so the list offers distinct choices.
 
     Args:
-        wish: The requirements.
-        slots: The slots of the calendar.
         busy: Busy intervals of each slot.
         limit: The maximum number of matches.
         closed: Sorted, disjoint intervals in which no match may begin.
@@ -107,7 +105,11 @@ def find_with(
     limit: int = 5,
     closed: Sequence[Interval] = (),
 ) -> tuple[Fit, ...]:
-    """Returns the same matches as `find_slots`, but loads the busy times of slots only as they are needed."""
+    """Returns the same matches as `find_slots`, but loads the busy intervals with `busy_in`.
+
+    At first, only the days after the earliest start are searched. The searched period is extended until there are
+    `limit` matches or the latest end is reached.
+    """
     last = wish.latest or wish.earliest + HORIZON
     ahead = max(FIRST_LOOK, wish.length * 2)
     while True:
@@ -131,7 +133,7 @@ class _Opening:
 def _fits(
     wish: Wish, host: str, pool: Sequence[Slot], busy: Busy, latest: datetime, limit: int, closed: Sequence[Interval]
 ) -> list[tuple[Fit, timedelta]]:
-    """Returns the matches in one pool of GPUs, each with the total free time that remains on its GPUs after it."""
+    """Returns the matches in one pool of GPUs, each with the total free time on its GPUs after the match."""
     openings = sorted(
         (opening for slot in pool for opening in _openings(slot, busy.get(slot.id, ()), wish, latest)),
         key=lambda opening: (opening.start, opening.slot.sort_key()),
@@ -144,8 +146,8 @@ def _fits(
         heappush(ending, (opening.end, number, opening))
         open_now[opening.slot.id] = opening
         following = openings[number + 1].start if number + 1 < len(openings) else None
-        # Until the next opening begins, the number of free GPUs cannot grow. Matches are therefore tried one directly
-        # after the other up to that time.
+        # The number of free GPUs cannot increase before the next opening begins. Matches are therefore tried one
+        # directly after the other up to that time.
         begin = _first_open(max(opening.start, not_before), closed)
         while following is None or begin < following:
             while ending and ending[0][0] < begin + wish.length:

@@ -3,7 +3,7 @@
 from torchyard_core.booking.store.booking_store import BookingStore, open_store
 from torchyard_core.booking.store.change_feed import Watch
 from torchyard_core.booking.store.commands import ImportVerdict, SeriesBooked, SkippedOccurrence
-from torchyard_core.booking.store.engine import keep_password, parsed
+from torchyard_core.booking.store.database_engine import keep_password, parsed
 from torchyard_core.booking.store.studies import copy_study, dashboard_url
 from torchyard_core.booking.store.team_setup import Member, ServerFound, TeamSetup, find_server, setup_team
 from torchyard_core.booking.store.transfer import transfer_all

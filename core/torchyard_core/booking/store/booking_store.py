@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from sqlalchemy import Engine, text
 
 from torchyard_core.booking.errors import BadUrl, PermissionDenied, StoreTooNew
+from torchyard_core.booking.model import NODE_PREFIX
 from torchyard_core.booking.store.booking_writer import BookingWriter
 from torchyard_core.booking.store.change_feed import Watch
 from torchyard_core.booking.store.commands import BookingCommands
 from torchyard_core.booking.store.conflict_queries import ConflictQueries
-from torchyard_core.booking.store.engine import (
+from torchyard_core.booking.store.database_engine import (
     act_as,
     close_engine,
     has_calendar,
@@ -20,11 +22,12 @@ from torchyard_core.booking.store.engine import (
     make_engine,
     parsed,
     place_of,
+    recorded_as,
     transaction,
     upgrade,
 )
 from torchyard_core.booking.store.queries import BookingQueries
-from torchyard_core.booking.store.session import Clock, StoreSession, system_clock
+from torchyard_core.booking.store.store_session import Clock, StoreSession, system_clock
 from torchyard_core.booking.store.tables import HEAD, KNOWN
 from torchyard_core.booking.store.usage import UsageRecords
 from torchyard_core.booking.store.waitlist import Waitlist
@@ -73,6 +76,10 @@ class BookingStore:
         self.idle_evidence, self.record_idle = usage.idle_evidence, usage.record_idle
         self.apply_idle, self.soon_idle = usage.apply_idle, usage.soon_idle
 
+    def in_the_name_of(self, cluster: str) -> AbstractContextManager[None]:
+        """Records changes that this thread makes within the context as changes made in Slurm on `cluster`."""
+        return recorded_as(f"{NODE_PREFIX}{cluster}")
+
     def close(self) -> None:
         close_engine(self.session.engine)
 
@@ -85,7 +92,10 @@ class BookingStore:
         return Watch(self.session.engine, on_change)
 
     def keep_connection(self, keeps: bool) -> None:
-        """Sets whether a connection to a team's database stays open between calls. Has no effect on a file."""
+        """Sets whether the connection to a team's database stays open between calls.
+
+        Has no effect if the bookings are stored in a local file.
+        """
         if not self.is_private:
             keep_connection(self.session.engine, keeps)
 
@@ -93,7 +103,7 @@ class BookingStore:
 def open_store(
     url: str, person: str, *, clock: Clock = system_clock, own_time: bool = False, password: str = ""
 ) -> BookingStore:
-    """Opens a store. A missing private file is created, and one with an older schema is upgraded.
+    """Opens the bookings database. A private file is created if it is missing and upgraded if its schema is old.
 
     Args:
         url: The URL of the database.
@@ -115,7 +125,7 @@ def open_store(
             return BookingStore(engine, person, True, clock)
         is_admin = _team(engine)
         return BookingStore(engine, str(address.username), is_admin, clock, own_time=own_time)
-    except BaseException:  # BaseException includes KeyboardInterrupt. The connection must be closed then, too.
+    except BaseException:  # The connection must also be closed after a KeyboardInterrupt.
         engine.dispose()
         raise
 
@@ -162,6 +172,6 @@ def _team(engine: Engine) -> bool:
         if version != HEAD:
             raise BadUrl(f"{place} was made by an older Torchyard, and has to be upgraded", hint=SetUpTeam())
         is_member, is_admin = connection.execute(text("SELECT torchyard.is_member(), torchyard.is_admin()")).one()
-        if not is_member:  # The role may be a member of another team in the same cluster.
+        if not is_member:  # The role may be a member of another team in the same database cluster.
             raise no_member
         return bool(is_admin)

@@ -1,6 +1,7 @@
 """Checks bookings and writes them within the caller's transaction.
 
-The checks produce the message of a refusal. A trigger or constraint of the database prevents double bookings.
+The checks provide the error messages for the user. The database itself prevents double bookings, by a trigger or a
+constraint.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from torchyard_core.booking.rules.refusal import Circumstances, check_owner, fin
 from torchyard_core.booking.rules.team_rules import Rules
 from torchyard_core.booking.store.conflict_queries import ConflictQueries
 from torchyard_core.booking.store.queries import BookingQueries
-from torchyard_core.booking.store.session import StoreSession
+from torchyard_core.booking.store.store_session import StoreSession
 
 CLOCK_TOLERANCE_S = 120.0
 _COLUMNS = {"start": "starts", "end": "ends"}
@@ -36,7 +37,7 @@ class BookingWriter:
     _conflicts: ConflictQueries
 
     def begin(self, connection: Connection, owner: str, gpus: Iterable[str]) -> tuple[datetime, Rules]:
-        """Locks the owner and the GPUs. Returns the current time and the rules.
+        """Acquires the locks of an owner and of GPUs. Returns the current time and the rules.
 
         Raises:
             Refused: This computer's clock differs from the database's by more than CLOCK_TOLERANCE_S.
@@ -60,7 +61,7 @@ class BookingWriter:
         return draft.owner or self._session.person
 
     def load_own(self, connection: Connection, booking_id: str, *, writes: bool = True) -> Booking:
-        """Returns a booking that the user may change, locked unless `writes` is false.
+        """Returns a booking that the user may change. The booking is locked unless `writes` is false.
 
         Raises Refused for an unknown ID, and for another user's booking unless the user is an admin.
         """
@@ -81,13 +82,10 @@ class BookingWriter:
         booking: Booking | None = None,
         together_with: Sequence[Draft] = (),
     ) -> None:
-        """Raises the refusal, if any, of a new booking or of changing `booking` into `draft`.
+        """Raises Refused if the draft cannot be booked, or if `booking` cannot be changed to the draft.
 
         Args:
-            connection: The connection of the transaction.
             draft: The new or changed booking.
-            now: The current time.
-            rules: The team's rules.
             booking: The booking to change; None for a new booking.
             together_with: Drafts of the same owner in the same transaction, which also count towards the quota.
         """
@@ -129,7 +127,7 @@ class BookingWriter:
     def update(self, connection: Connection, booking: Booking, **changes: Any) -> Booking:
         """Writes the changed fields of a booking. Returns the changed booking.
 
-        Raises PermissionDenied if a database policy forbids the change, so that no row was changed.
+        Raises PermissionDenied if no row was changed, because a database policy forbids the change.
         """
         changed = replace(booking, **changes)
         columns = {_COLUMNS.get(name, name): value for name, value in changes.items()}
@@ -140,13 +138,13 @@ class BookingWriter:
 
 
 def insert_rows(connection: Connection, made: Sequence[Booking]) -> None:
-    """Inserts bookings, and their GPUs in the order of GPU IDs. `engine.transaction` raises Overlap for a conflict."""
+    """Inserts bookings, and their GPUs in the order of GPU IDs. `transaction` raises Overlap for a double booking."""
     connection.execute(insert(tables.bookings), [row_of(booking) for booking in made])
     connection.execute(insert(tables.booking_gpus), _gpu_rows(made))
 
 
 def row_of(value: Booking | Series | Use) -> dict[str, Any]:
-    """Returns the value's fields, without `gpus`, by the column names of its table."""
+    """Returns a value's fields except `gpus`, keyed by the column names of the database table."""
     return {_COLUMNS.get(name, name): field for name, field in value.__dict__.items() if name != "gpus"}
 
 
@@ -167,5 +165,5 @@ def _gpu_rows(made: Sequence[Booking]) -> list[dict[str, Any]]:
 
 
 def new_id() -> str:
-    """Returns `b` and 12 random hexadecimal digits, which is short enough to type."""
+    """Returns a random ID that is short enough to type: `b` and 12 hexadecimal digits."""
     return f"b{secrets.token_hex(6)}"

@@ -1,9 +1,9 @@
 """Changes made by other clients: notifications for an open calendar, and the log of changed bookings.
 
-PostgreSQL: LISTEN runs on the connection that queries use, because a server allows few connections and each window
-needs its own. Notifications before LISTEN are lost, so a new connection is treated as a change of all data.
+PostgreSQL: LISTEN runs on the connection that queries use, because a server allows few connections and each open window
+needs at least one. Notifications before LISTEN are lost, so a new connection is treated as a change of all data.
 
-SQLite: a counter that commits of other connections increment is polled once a second.
+SQLite: `PRAGMA data_version`, which changes when another connection commits, is polled once a second.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sqlalchemy import select as sql_select
 
 import torchyard_core.booking.store.tables as tables
 from torchyard_core.booking.model import Position
-from torchyard_core.booking.store.engine import hooks_of
+from torchyard_core.booking.store.database_engine import hooks_of
 
 EVERY_S = 1.0
 RETRY_S = (1.0, 2.0, 5.0, 15.0)
@@ -144,7 +144,7 @@ _MOST_ENTRIES = 20_000
 
 
 def position(connection: Connection) -> Position:
-    """Returns the last position in the change log. Later reads are at least as new as this position."""
+    """Returns the last position in the change log. Bookings that are read afterwards are at least as new."""
     of = tables.booking_changes
     return Position(*connection.execute(sql_select(of.c.seq, of.c.token).order_by(of.c.seq.desc()).limit(1)).one())
 

@@ -21,7 +21,7 @@ from torchyard_core.booking.search.conflict import Clash
 from torchyard_core.booking.store.booking_writer import BookingWriter, new_id, row_of
 from torchyard_core.booking.store.conflict_queries import ConflictQueries
 from torchyard_core.booking.store.queries import BookingQueries
-from torchyard_core.booking.store.session import StoreSession, upsert
+from torchyard_core.booking.store.store_session import StoreSession, upsert
 from torchyard_core.booking.store.write_transactions import WriteTransactions
 from torchyard_core.booking.time_parser import to_utc, zone_of
 from torchyard_core.formatting import wall_clock
@@ -55,7 +55,7 @@ class SeriesBooked:
 class ImportVerdict:
     """The result of checking an imported draft.
 
-    It is `new` (the draft can be booked), `there` (it was already imported), `clash` or `refused`.
+    `verdict` is `new` (the draft can be booked), `there` (the draft was already imported), `clash` or `refused`.
     """
 
     draft: Draft
@@ -161,8 +161,7 @@ class BookingCommands:
     ) -> Booking:
         """Changes the given fields of a booking. The start and the GPUs of a running booking cannot be changed.
 
-        Raises Refused if `expected` is given and the times, GPUs, title, purpose or settings of the booking differ from
-        it.
+        Raises Refused if `expected` is given and differs from the booking in times, GPUs, title, purpose or settings.
         """
 
         def attempt(connection: Connection) -> Booking:
@@ -187,10 +186,10 @@ class BookingCommands:
         purpose: str | None = None,
         stop_at_end: bool | None = None,
     ) -> tuple[Booking, ...]:
-        """Changes this booking and the later ones of its series; with `everything`, all future bookings of the series.
+        """Changes a booking and the later ones of its series; with `everything`, all future bookings of the series.
 
-        Either all of these bookings are changed, or none. `start` and `end` refer to this booking. If one of them is
-        given, the other bookings are moved by the same amount of local time, and get the same length.
+        Either all of these bookings are changed, or none. `start` and `end` apply to the booking with `booking_id`. If
+        either is given, the other bookings are moved by the same amount of local time and get the same length.
         """
         chosen_gpus = None if gpus is None else tuple(gpus)
 
@@ -248,7 +247,7 @@ class BookingCommands:
         return self._transactions.run(attempt, frees=True)
 
     def cancel_series(self, series_id: str, since: datetime | None = None) -> tuple[Booking, ...]:
-        """Cancels the future bookings of a series that begin at `since` or later."""
+        """Cancels the future bookings of a series, or only those that begin at `since` or later."""
         now = max(self._queries.now(), since - timedelta(seconds=1)) if since is not None else self._queries.now()
         _, of_it = self._queries.series(series_id)
         return tuple(self.release(one.id) for one in of_it if one.is_live and one.start > now)
@@ -266,9 +265,9 @@ class BookingCommands:
         return self._transactions.run(attempt)
 
     def refusal(self, draft: Draft, *, except_booking: str | None = None) -> Refused | None:
-        """Returns the refusal of a new booking, or of the change of `except_booking`.
+        """Returns the reason why the draft cannot be booked, or None if it can be booked. Writes nothing.
 
-        Returns None if it would not be refused. Writes nothing.
+        If `except_booking` is given, the result refers to changing this booking to the draft.
         """
         draft = normalized(draft)
         with self._session.transaction() as connection:
@@ -330,7 +329,7 @@ class BookingCommands:
             upsert(connection, tables.rules, [{"id": 1, "body": body}], ("body",))
 
     def set_logins(self, logins: Iterable[Login]) -> None:
-        """Replaces the table of UNIX users. Raises PermissionDenied for members."""
+        """Replaces the entries that assign UNIX user names to team members. Raises PermissionDenied for members."""
         self._only_admins("the table of logins")
         rows = [{"host_pattern": one.host_pattern, "unix_user": one.user, "person": one.person} for one in set(logins)]
         with self._session.transaction(writes=True) as connection:

@@ -11,7 +11,7 @@ from torchyard_core.booking.model import Draft
 from torchyard_core.booking.search.conflict import Clash, Clashing
 from torchyard_core.booking.search.slot_search import Fit, Wish
 from torchyard_core.booking.store.queries import BookingQueries
-from torchyard_core.booking.store.session import StoreSession
+from torchyard_core.booking.store.store_session import StoreSession
 
 
 @dataclass
@@ -39,11 +39,11 @@ class ConflictQueries:
         return replace(conflict, nearest=nearest).as_error(self._queries.load_slots(connection), self._session.person)
 
     def nearest(self, connection: Connection, draft: Draft, except_booking: str | None = None) -> tuple[Fit, ...]:
-        """Returns up to two next free times of the same GPUs, and up to two sets of GPUs free at the requested time.
+        """Returns up to two later times at which the same GPUs are free, and up to two sets of alternative GPUs.
 
-        The results are ordered by start. The GPUs of the sets have at least the memory of the requested GPUs. If all
-        requested GPUs have the same model, the GPUs of the sets have it, too. Nodes are replaced by nodes of the same
-        cluster.
+        Results are ordered by start time. Alternative GPUs are free at the requested time, and each has at least as
+        much memory as the smallest requested one. If all requested GPUs are of one model, the alternatives are of that
+        model too. Alternative nodes belong to the same cluster.
         """
         slots = {slot.id: slot for slot in self._queries.load_slots(connection)}
         chosen = [slots[gpu] for gpu in draft.gpus if gpu in slots]

@@ -18,15 +18,15 @@ from torchyard_core.booking.change_history import Change, Noted, changes_of
 from torchyard_core.booking.errors import Refused, StoreUnreadable
 from torchyard_core.booking.intervals import Interval
 from torchyard_core.booking.model import Booking, Changes, Login, Position, Series, Slot, State, rfc3339
-from torchyard_core.booking.rules.allowed_times import Allowance, closed_starts, taken_or_closed, within_rules
 from torchyard_core.booking.rules.length_limits import check_length
 from torchyard_core.booking.rules.quota import gpu_hours
+from torchyard_core.booking.rules.search_limits import Allowance, closed_starts, taken_or_closed, within_rules
 from torchyard_core.booking.rules.team_rules import Rules
 from torchyard_core.booking.search.infeasibility import why_never
 from torchyard_core.booking.search.slot_search import Busy, Fit, Wish, find_with, used_until
 from torchyard_core.booking.store.change_feed import changed_since, position
 from torchyard_core.booking.store.gap_queries import busy_intervals
-from torchyard_core.booking.store.session import StoreSession
+from torchyard_core.booking.store.store_session import StoreSession
 from torchyard_core.booking.time_parser import zone_of
 from torchyard_core.booking.zone_weeks import by_week
 from torchyard_core.next_steps import ListBookings
@@ -49,7 +49,7 @@ class BookingQueries:
             return self._session.now(connection)
 
     def slots(self) -> tuple[Slot, ...]:
-        """Returns all slots in the calendar, which desktops add when they check hosts."""
+        """Returns all slots in the calendar. Desktops add slots when they check hosts."""
         with self._session.transaction() as connection:
             return self.load_slots(connection)
 
@@ -64,7 +64,7 @@ class BookingQueries:
     def bookings(
         self, since: datetime, until: datetime, *, owner: str | None = None, live: bool = False
     ) -> tuple[Booking, ...]:
-        """Returns the bookings that overlap the period, ordered by start.
+        """Returns the bookings that overlap the time from `since` to `until`, ordered by start.
 
         With `live`, only bookings that hold their GPUs are returned.
         """
@@ -78,7 +78,10 @@ class BookingQueries:
             return self.load_bookings(connection, select(table).where(*which))
 
     def position(self) -> Position:
-        """Returns the end of the change log. Read it before the bookings to which `changes` will be applied."""
+        """Returns the last position in the change log.
+
+        A caller reads the position before it reads bookings, and later passes the position to `changes`.
+        """
         with self._session.transaction() as connection:
             return position(connection)
 
@@ -124,7 +127,10 @@ class BookingQueries:
         return found[0]
 
     def history(self, booking_id: str) -> tuple[Change, ...]:
-        """Returns the changes to a booking, oldest first, except those made by versions without an audit log."""
+        """Returns the changes to a booking, oldest first.
+
+        Changes that were made by an old version of Torchyard, which kept no history, are missing.
+        """
         with self._session.transaction() as connection:
             return self.load_history(connection, booking_id)
 
@@ -240,7 +246,7 @@ class BookingQueries:
             return fits
 
     def load_gpus(self, connection: Connection) -> tuple[Slot, ...]:
-        """Returns the slots of hosts. The waitlist does not serve nodes of clusters."""
+        """Returns the slots that are not nodes of a cluster. The waitlist does not book such nodes."""
         return tuple(slot for slot in self.load_slots(connection) if not slot.node)
 
     def check_length(self, connection: Connection, wish: Wish) -> None:
@@ -328,7 +334,10 @@ class BookingQueries:
             return tuple(Login(*row) for row in connection.execute(select(tables.logins)).all())
 
     def snapshot(self, days: float = 3) -> dict[str, Any]:
-        """Returns the calendar of the coming days for agents. Each desktop that connects sends it to its hosts."""
+        """Returns the calendar of the coming days for agents.
+
+        Each desktop sends this snapshot to the hosts to which it is connected.
+        """
         now = self.now()
         until = now + timedelta(days=days)
         bookings = self.bookings(now, until, live=True)
@@ -367,8 +376,8 @@ def agent_snapshot(
 ) -> dict[str, Any]:
     """Returns the snapshot for agents as JSON.
 
-    It contains the live bookings by start time (without their purposes), the rules of idle release and enforcement,
-    and the team member to whom each login belongs, by host pattern and user name.
+    The snapshot contains the live bookings by start time (without their purposes), the rules of idle release and
+    enforcement, and the team member to whom each login belongs, by host pattern and user name.
     """
     live = [one for one in bookings if one.is_live and one.end > taken and one.start < until]
     live.sort(key=lambda one: (one.start, one.id))

@@ -1,8 +1,8 @@
 """Copies of the studies of sweeps in the team's database, in Optuna's own tables.
 
-The tables are in a schema of their own, because both Optuna and the calendar have a table `alembic_version`. The role
-that sets up the team owns them. If members owned them, a member could attach a trigger, which would run with the rights
-of the next member who copies a study.
+The tables are in a separate schema, because both Optuna and the calendar have a table `alembic_version`. The role
+that sets up the team owns the tables. A member who owned a table could attach a trigger, which would run with the
+rights of the next member who copies a study.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sqlalchemy import Connection, Engine, NullPool, text
 from sqlalchemy.engine import URL
 
 from torchyard_core.booking.errors import PermissionDenied, StoreUnavailable
-from torchyard_core.booking.store.engine import Overlap, connector, make_engine, parsed, place_of, transaction
+from torchyard_core.booking.store.database_engine import Overlap, connector, make_engine, parsed, place_of, transaction
 from torchyard_core.errors import TorchyardError
 from torchyard_core.next_steps import SetUpTeam
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 SCHEMA = "torchyard_studies"
 _LOCK = 7_240_119
-"""First key of the advisory locks of studies. The second is a hash of the study's name, or 0 for the tables."""
+"""First key of the advisory locks for studies. The second key is a hash of the study's name, or 0 for the tables."""
 _OF_OPTUNA = ("alembic_version", "version_info")
 """Tables that only an upgrade of Optuna changes."""
 
@@ -47,19 +47,19 @@ class _Study:
 
 
 def create_study_tables(engine: Engine, address: URL, password: str = "") -> bool:
-    """Creates the tables, and lets members add and change studies, and admins also delete them.
+    """Creates Optuna's tables. Members may then add and change studies, and admins may also delete studies.
 
     Does nothing and returns False if Optuna is not installed.
 
     Args:
-        engine: Engine with a role that may create schemas. `address` and `password` are those of that role.
+        engine: Engine with a role that may create schemas. `address` and `password` belong to the same role.
     """
     if find_spec("optuna") is None:
         return False
     with transaction(engine, writes=True) as connection:
         connection.exec_driver_sql(f"CREATE SCHEMA IF NOT EXISTS {SCHEMA}")
     with transaction(engine, writes=True) as connection:
-        # Optuna uses a connection of its own, so the lock only keeps concurrent setups from creating the same tables.
+        # Optuna uses a separate connection, so the lock only keeps concurrent setups from creating the same tables.
         _lock(connection, 0)
         with _errors_of_optuna(address), _storage_at(address, password):
             pass
@@ -79,7 +79,7 @@ def create_study_tables(engine: Engine, address: URL, password: str = "") -> boo
 def copy_study(url: str, file: Path, name: str) -> None:
     """Brings the copy of a study in the team's database up to date.
 
-    Finished trials of the copy are never changed, so an older file changes nothing that a newer one has written.
+    Finished trials of the copy are never changed, so an older file does not overwrite results from a newer file.
     Concurrent calls for the same study wait for each other.
 
     Args:
@@ -104,7 +104,8 @@ def copy_study(url: str, file: Path, name: str) -> None:
             with _errors_of_optuna(address), _storage_at(address) as storage:
                 times = _update(storage, study, name)
             if times:
-                # Optuna has recorded the current time as the start and the end of these trials.
+                # Optuna records the current time as the start and the end of the updated trials, so the original times
+                # are set here.
                 columns = "datetime_start = :start, datetime_complete = :end"
                 connection.execute(text(f"UPDATE {SCHEMA}.trials SET {columns} WHERE trial_id = :trial"), times)
     except Overlap:
@@ -124,13 +125,13 @@ _NAMED = {"schema": SCHEMA}
 
 
 def _lock(connection: Connection, study: str | int) -> None:
-    """Locks a study, or with 0 the tables, until the end of the transaction."""
+    """Locks the study with a name until the end of the transaction. A `study` of 0 locks the creation of the tables."""
     key = "hashtext(:study)" if study else "0"
     connection.execute(text(f"SELECT pg_advisory_xact_lock({_LOCK}, {key})"), {"study": study} if study else {})
 
 
 def _check_rights(connection: Connection, address: URL) -> None:
-    """Raises PermissionDenied if there are no tables, or the role may not write them."""
+    """Raises PermissionDenied if the tables for studies do not exist, or if the role may not write to them."""
     found = connection.execute(
         text(
             "SELECT has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'INSERT')"
@@ -204,7 +205,7 @@ def _errors_of_optuna(address: URL) -> Iterator[None]:
 
 
 def _read(file: Path) -> _Study:
-    """Reads the only study of an SQLite file. Raises TorchyardError."""
+    """Reads the only study of an SQLite file. Raises TorchyardError if the file does not contain one readable study."""
 
     def connect() -> sqlite3.Connection:
         return sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)
@@ -237,7 +238,7 @@ def _update(storage: RDBStorage, study: _Study, name: str) -> list[dict[str, Any
     Trials are added in the order of their numbers, because Optuna numbers them in the order in which they are added.
 
     Returns:
-        The times of the updated trials, by their ID in the storage.
+        The times of the updated trials, each with the trial's ID in the storage.
     """
     from optuna.trial import TrialState
 

@@ -15,9 +15,9 @@ HEAD = max(KNOWN)
 
 
 class Junk:
-    """The type of the placeholder for an invalid time. SQLite stores any value in any column.
+    """The type of the placeholder for an invalid time, which a file may contain: SQLite stores any value in any column.
 
-    Readers skip a row with this placeholder and report it.
+    Readers skip a row with this placeholder, and report the row.
     """
 
 

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, text
 from sqlalchemy.engine import URL
 
 from torchyard_core.booking.errors import BadUrl, PermissionDenied, Refused, StoreTooNew
-from torchyard_core.booking.store.engine import (
+from torchyard_core.booking.store.database_engine import (
     has_calendar,
     keyring_name,
     make_engine,
@@ -32,7 +32,7 @@ _LOCK = 7_204_118
 
 @dataclass(frozen=True)
 class Member:
-    """A member of the team. `password` is set if this setup created the role. It is shown once and not stored."""
+    """A member of the team. `password` is set only if the setup created the role, and is shown once but not stored."""
 
     name: str
     is_admin: bool
@@ -73,9 +73,9 @@ class ServerFound:
 
 
 def find_server(url: str, password: str = "") -> ServerFound:
-    """Tests whether a role can create a calendar in a database that may already have one. Changes nothing.
+    """Tests whether the role in `url` can create a calendar, and whether the database already has one.
 
-    Raises BadUrl, StoreUnavailable, and PermissionDenied for a role that may not create roles.
+    Changes nothing. Raises BadUrl, StoreUnavailable, or PermissionDenied if the role may not create roles.
     """
     address = parsed(url)
     engine = make_engine(address, password)
@@ -101,7 +101,7 @@ def setup_team(url: str, members: Iterable[str], admins: Iterable[str] = (), *, 
         url: The URL of the database, with a role that may create roles and schemas.
         members: The names of members to add.
         admins: The names of admins to add.
-        password: The password of that role. By default, libpq's own mechanisms and the keyring are used.
+        password: The password of the role in `url`. By default, libpq's own mechanisms and the keyring are used.
 
     Raises:
         BadUrl, PermissionDenied, StoreUnavailable, StoreTooNew: The database cannot be used.
@@ -151,8 +151,8 @@ def _schema(connection: Connection, address: URL) -> None:
     connection.exec_driver_sql("GRANT USAGE ON SCHEMA torchyard TO torchyard_member, torchyard_admin")
     is_owner = "SELECT pg_has_role(datdba, 'USAGE') FROM pg_database WHERE datname = current_database()"
     if connection.execute(text(is_owner)).scalar():
-        # Members could create temporary tables that hide the calendar's tables of the same name. The calendar needs
-        # none.
+        # Members could create temporary tables that hide the calendar's tables of the same name. The calendar needs no
+        # temporary tables.
         connection.exec_driver_sql(f'REVOKE TEMPORARY ON DATABASE "{address.database}" FROM PUBLIC')
 
 
@@ -161,7 +161,7 @@ def _member(connection: Connection, name: str, is_admin: bool, address: URL) -> 
     password = None
     if not _role_exists(connection, name):
         password = secrets.token_urlsafe(18)
-        # Only a verifier is sent, so statement logs do not contain the password.
+        # Only a SCRAM verifier is sent, so the server's statement logs do not contain the password.
         raw = connection.connection.driver_connection
         if raw is None:
             raise PermissionDenied("the connection was lost", hint="Try again.")

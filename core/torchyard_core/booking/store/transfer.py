@@ -1,4 +1,4 @@
-"""Copies one store to another: a private file to the team's database, or the reverse."""
+"""Copies one store to another, from a private file to the team's database or in the other direction."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sqlalchemy import Connection, Table, insert, select
 import torchyard_core.booking.store.tables as tables
 from torchyard_core.booking.errors import PermissionDenied, Refused
 from torchyard_core.booking.store.booking_store import BookingStore
-from torchyard_core.booking.store.engine import Overlap, transaction
+from torchyard_core.booking.store.database_engine import Overlap, transaction
 
 _TABLES = (
     tables.gpus,
@@ -34,8 +34,6 @@ def transfer_all(
     The history of bookings is not copied. Rows whose key exists in `target` are skipped.
 
     Args:
-        source: The store to read.
-        target: The store to write.
         persons: New user names by old name, for example to replace the name in the settings by the database role.
 
     Raises:

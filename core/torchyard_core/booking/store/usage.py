@@ -14,7 +14,7 @@ from torchyard_core.booking.model import Booking, IdleEvidence, State, Use, whol
 from torchyard_core.booking.rules.idle_release import Verdict, verdict
 from torchyard_core.booking.store.booking_writer import BookingWriter, row_of
 from torchyard_core.booking.store.queries import BookingQueries
-from torchyard_core.booking.store.session import StoreSession, upsert
+from torchyard_core.booking.store.store_session import StoreSession, upsert
 from torchyard_core.booking.store.write_transactions import WriteTransactions
 from torchyard_core.booking.usage_report import By, UsageRow, usage
 

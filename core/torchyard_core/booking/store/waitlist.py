@@ -13,12 +13,12 @@ import torchyard_core.booking.store.tables as tables
 from torchyard_core.booking.errors import Refused, StoreUnreadable
 from torchyard_core.booking.intervals import Interval
 from torchyard_core.booking.model import Booking, Draft, normalized
-from torchyard_core.booking.rules.allowed_times import LONGEST_SEARCH
+from torchyard_core.booking.rules.search_limits import LONGEST_SEARCH
 from torchyard_core.booking.rules.team_rules import Rules
 from torchyard_core.booking.search.slot_search import HORIZON, Wish
 from torchyard_core.booking.store.booking_writer import BookingWriter, new_id
 from torchyard_core.booking.store.queries import BookingQueries
-from torchyard_core.booking.store.session import StoreSession
+from torchyard_core.booking.store.store_session import StoreSession
 from torchyard_core.booking.time_parser import zone_of
 from torchyard_core.booking.waitlist import Waiting, assign_places, wish_from_json, wish_to_json
 
@@ -77,7 +77,10 @@ class Waitlist:
         return one
 
     def stop_waiting(self, waiting_id: str) -> None:
-        """Withdraws an entry. Raises Refused if it is not waiting, or if a member withdraws another user's entry."""
+        """Withdraws an entry.
+
+        Raises Refused if the entry is not waiting, or if a member withdraws another user's entry.
+        """
         table = tables.waitlist
         which = (table.c.id == waiting_id, table.c.state == "waiting")
         mine = () if self._session.is_admin else (table.c.owner == self._session.person,)
@@ -86,9 +89,9 @@ class Waitlist:
                 raise Refused(f"you are not waiting as `{waiting_id}`", code="no_such_booking")
 
     def serve(self, connection: Connection) -> tuple[Booking, ...]:
-        """Books free GPUs for the entries in order.
+        """Books free GPUs for the entries in order. Returns the new bookings.
 
-        This happens in the caller's transaction, which may just have released the GPUs.
+        Runs in the caller's transaction, which may just have released the GPUs.
         """
         if not self.load_waiting(connection):
             return ()
@@ -120,7 +123,7 @@ class Waitlist:
     def _serve_entry(self, connection: Connection, one: Waiting, draft: Draft, now: datetime, rules: Rules) -> Booking:
         """Books GPUs for the entry's owner.
 
-        In PostgreSQL, a database function does this, since members may not book for other users.
+        In PostgreSQL, a database function makes the booking, since members may not book for other users.
         """
         if not self._session.is_private:
             booking_id = new_id()

@@ -1,6 +1,6 @@
 """Write transactions of a store.
 
-They are repeated after a collision. If they free GPUs, they also process the waitlist.
+A transaction is repeated after a conflict with another one. A transaction that frees GPUs also processes the waitlist.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from torchyard_core.booking.errors import StoreUnavailable
 from torchyard_core.booking.model import Booking
 from torchyard_core.booking.search.conflict import Clash
 from torchyard_core.booking.store.conflict_queries import ConflictQueries
-from torchyard_core.booking.store.engine import Overlap
-from torchyard_core.booking.store.session import StoreSession
+from torchyard_core.booking.store.database_engine import Overlap
+from torchyard_core.booking.store.store_session import StoreSession
 from torchyard_core.booking.store.waitlist import Waitlist
 
 TRIES = 5
@@ -39,13 +39,13 @@ class WriteTransactions:
 
         Args:
             attempt: The function that writes.
-            except_booking: The booking to change. It does not count towards the quota when alternatives are searched
-                for.
+            except_booking: The booking to change. This booking does not count towards the quota in the search for
+                alternatives.
             frees: Whether the transaction may release GPUs, in which case the waitlist is processed.
 
         Raises:
             Clash: Other bookings prevent the change. The error includes the nearest free alternatives, if any.
-            StoreUnavailable: All TRIES attempts collided.
+            StoreUnavailable: The transaction failed TRIES times because of conflicts with other transactions.
         """
         for _ in range(TRIES):
             try:

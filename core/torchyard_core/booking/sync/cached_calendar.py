@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from torchyard_core.booking.sync.local_copy import LocalCopy
 
 SPARE = timedelta(days=2)
-"""Maximum duration by which a loaded period may exceed a requested period for which its bookings are reused."""
+"""The bookings of a loaded period are reused for a requested period that is shorter by at most this duration."""
 RETRY_S = 3.0
-"""Seconds between attempts to reach an unavailable database. Otherwise each redraw would wait for a timeout."""
+"""Seconds between attempts to reach an unavailable database. Otherwise each redraw would wait for the connection."""
 
 
 @dataclass(frozen=True)
 class View:
-    """Bookings of a period, read at `as_of`. If they are not current (`is_live`), `why` is the reason.
+    """Bookings of a period, read at `as_of`. If `is_live` is false, they may be outdated, and `why` gives the reason.
 
     `as_of` is None if the bookings could not be read and no earlier state is known.
     """
@@ -59,7 +59,7 @@ class _Loaded:
     """The changes that were applied last, and the position in the change log before them."""
 
     def part(self, since: datetime, until: datetime) -> tuple[Booking, ...]:
-        """Returns the bookings that overlap a shorter period."""
+        """Returns the bookings that overlap a period within the loaded period."""
         begun = bisect_left(self.bookings, since, key=_start)
         earlier = tuple(one for one in self.bookings[:begun] if one.end > since)
         return earlier + self.bookings[begun : bisect_left(self.bookings, until, lo=begun, key=_start)]
@@ -96,7 +96,7 @@ class Calendar:
         self._url = url
         self._person = person
         self._cache = cache
-        """The file of the copy."""
+        """The file of the calendar's local copy."""
         self._open = open_it or _open_store
         self._monotonic = monotonic
         self._store: BookingStore | None = None
@@ -104,7 +104,7 @@ class Calendar:
         self._is_kept = True
         """Whether `store` has not been called since the copy was last updated."""
         self._is_copying = False
-        """Whether `keep` is completing the copy, in which case reading a view does not write to it."""
+        """Whether `keep` is completing the copy, in which case reading a view does not write to the copy."""
         self._loaded: _Loaded | None = None
         self._lock = threading.Lock()
         self._reading = threading.Lock()
@@ -203,10 +203,9 @@ class Calendar:
         return replace(view, bookings=tuple(one for one in view.bookings if owner in (None, one.owner)))
 
     def keep(self, *, all_of_it: bool = False) -> None:
-        """Extends the local copy of the calendar by one step, or completes it with `all_of_it`.
+        """Updates the local copy of the calendar and extends it by one step. With `all_of_it`, completes the copy.
 
-        Errors are ignored. Has no effect if `all_of_it` is false and `store` was not called since the copy was last
-        updated.
+        Errors are ignored. Without `all_of_it`, the copy is updated only if `store` was called after the last update.
         """
         if self._is_kept and not all_of_it:
             return
@@ -239,7 +238,7 @@ class Calendar:
     def _connect(self) -> tuple[BookingStore, datetime]:
         """Opens the store if necessary.
 
-        Returns it, and the time by its clock. Raises StoreUnavailable if this fails.
+        Returns the store, and the time by the store's clock. Raises StoreUnavailable if the database is unavailable.
         """
         with self._lock:
             if self._away is not None and self._monotonic() - self._away[0] < RETRY_S:

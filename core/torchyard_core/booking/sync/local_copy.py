@@ -1,7 +1,7 @@
 """Copy of the calendar in an SQLite file on this computer, for times when the database is unavailable.
 
-The copy covers a period around the current time and follows the database's change log. Each call extends it by a
-limited number of bookings, so that commands do not wait long for it. Processes share the file: each process reads the
+The copy covers a period around the current time and follows the database's change log. Each call extends the copy by a
+limited number of bookings, so that commands do not wait long. Processes share the file: each process reads the
 file, queries the database, and writes in one short transaction unless another process has written in the meantime. A
 damaged file is removed and created again.
 """
@@ -107,15 +107,12 @@ class LocalCopy:
         """Applies changes of the store to the copy, and extends the period that it covers. Raises errors of the store.
 
         Args:
-            store: The calendar.
-            now: The current time.
-            slots: The slots of the calendar.
             at_a_time: The number of bookings after which no further period is read.
-            just_read: Changes that the caller has already read, with their position.
+            just_read: Changes that the caller has already read, with the position in the change log before them.
 
         Returns:
-            False if the copy is incomplete, or another process has written to it, in which case a further call is
-                useful.
+            False if a further call is useful: the copy is incomplete, or another process has written to the copy in the
+                meantime.
         """
         state = self._with(self._state)
         hour = now.replace(minute=0, second=0, microsecond=0)
@@ -234,7 +231,7 @@ class LocalCopy:
 
 
 def _missing(known: Interval, wanted: Interval, step: timedelta) -> Interval | None:
-    """Returns the next period to read, or None if there is none. The future is read before the past."""
+    """Returns the next period to read, or None if `known` covers `wanted`. The future is read before the past."""
     if known.end < wanted.end:
         return Interval(known.end, min(known.end + step, wanted.end))
     if known.start > wanted.start:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from torchyard_core.cli.context import command_context
-from torchyard_core.cli.file_arguments import FILE, SET, topology_of
+from torchyard_core.cli.file_or_stdin import FILE, SET, topology_of
 from torchyard_core.cli.output import Json, print_json, remark, say, table
 from torchyard_core.errors import TorchyardError, UsageError
 
@@ -40,9 +40,10 @@ def advise(
 ) -> None:
     """Predict the speed of every topology that the fleet can run, and recommend some. Contacts no host.
 
-    Every strategy is considered with every number of workers, servers, reducers and worker groups that fits. It needs a
-    profile of the script, from `torchyard profile` or --profile. Strategies that change the result of training are
-    listed apart. If past runs of the same files were slower or faster than predicted, the prediction is corrected.
+    Every strategy is considered with every number of workers, servers, reducers and worker groups that fits. The
+    command needs a profile of the script, from `torchyard profile` or --profile. Strategies that change the result of
+    training are listed separately. If past runs of the same files were slower or faster than predicted, the prediction
+    is corrected.
 
     Exit code 1: there is no profile, or no feasible topology.
 
@@ -137,7 +138,7 @@ def _sentence(alternative: Alternative, unit: str) -> str:
 
 
 def _chosen(advice: Advice, which: str) -> Alternative:
-    """Returns the recommendation with a name. Raises UsageError for an unknown name or a missing recommendation."""
+    """Returns the recommendation named `which`. Raises UsageError for an unknown name or a missing recommendation."""
     named = {"fastest": advice.fastest, "fewest": advice.fewest, "now": advice.available}
     named |= {each.counts.kind.value: each for each in advice.alternatives}
     if which not in named:

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from torchyard_core.booking.model import Booking, Draft
+from torchyard_core.booking.model import Draft
 from torchyard_core.booking.recurrence import has_end
 from torchyard_core.booking.search.conflict import Clash
 from torchyard_core.booking.search.slot_search import Fit
 from torchyard_core.booking.slots import parse_slots
-from torchyard_core.cli.calendar_sync import add_nodes, book_gpus, mirror_bookings
-from torchyard_core.cli.context import CommandContext, command_context
+from torchyard_core.cli.calendar_sync_messages import add_nodes, book_gpus, mirror_bookings
+from torchyard_core.cli.context import command_context
 from torchyard_core.cli.output import Json, print_json, remark, say
 from torchyard_core.cli.views.booking_tables import answering_clashes, book_command, booking_json, say_each, times, why
-from torchyard_core.errors import RunFailed, UsageError
+from torchyard_core.errors import UsageError
 from torchyard_core.formatting import full_span
-
-if TYPE_CHECKING:
-    from torchyard_core.booking.store import BookingStore
 
 Zone = Annotated[str | None, typer.Option(help="Zone of the times, like Europe/Berlin [default: yours].")]
 
@@ -80,7 +76,8 @@ def book(
 
     with answering_clashes(slots, instead, as_json=as_json):
         made = booking.book(draft, repeat, free_ones=free_ones)
-    exclusive = _reserve_nodes(chosen, store, made.booked)
+    done = mirror_bookings(chosen, store, made.booked, before={})
+    exclusive = frozenset().union(*(result.exclusive for result in done)) if done else None
     if not repeat:
         (new,) = made.booked
         if as_json:
@@ -109,25 +106,3 @@ def book(
             remark("The rule has neither COUNT nor UNTIL: these are all that can be booked by now.")
     if not made.booked:
         raise typer.Exit(1)
-
-
-def _reserve_nodes(chosen: CommandContext, store: BookingStore, booked: Sequence[Booking]) -> frozenset[str] | None:
-    """Reserves the booked nodes of clusters in Slurm. If Slurm refuses, cancels the bookings and raises RunFailed.
-
-    Returns the IDs of the bookings that have a reservation, or None if no cluster has answered.
-    """
-    done = mirror_bookings(chosen, store, booked)
-    refused = {
-        booking_id: problem
-        for result in done
-        for booking_id, problem in result.problems.items()
-        if any(booking_id == one.id for one in booked)
-    }
-    if refused:
-        for one in booked:
-            store.release(one.id)
-        mirror_bookings(chosen, store, booked)
-        problem = next(iter(refused.values()))
-        message = f"Slurm refuses the reservation, so nothing was booked: {problem.message}"
-        raise RunFailed(message, code="not_reserved", hint=problem.advice)
-    return frozenset().union(*(result.exclusive for result in done)) if done else None

@@ -11,15 +11,15 @@ import typer
 from torchyard_core.booking.model import Login
 from torchyard_core.booking.rules.team_rules import Rules
 from torchyard_core.cli.context import Yes, command_context
-from torchyard_core.cli.file_arguments import text_of
+from torchyard_core.cli.file_or_stdin import text_of
 from torchyard_core.cli.output import Json, print_json, remark, say, table
 from torchyard_core.errors import UsageError
 from torchyard_core.formatting import counted
 from torchyard_core.identity import login_name
 from torchyard_core.next_steps import ShowRules
 from torchyard_core.problems import did_you_mean
+from torchyard_core.yaml_io.document import parse_document
 from torchyard_core.yaml_io.writer import dump_yaml
-from torchyard_core.yaml_io.yaml_file import parse_document
 
 _ADMIN = "postgresql+psycopg://ADMIN@HOST/DB"
 
@@ -246,7 +246,7 @@ def move_to(
 
 
 def add_to(app: typer.Typer) -> None:
-    """Adds the commands of this module to the group."""
+    """Registers this module's commands with the command group `app`."""
     app.command("rules")(rules)
     app.command("logins")(logins)
     app.command("setup-team")(set_up)

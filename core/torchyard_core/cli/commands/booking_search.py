@@ -11,7 +11,7 @@ from torchyard_core.booking.search.slot_search import Wish
 from torchyard_core.booking.slots import format_slots, parse_slots
 from torchyard_core.booking.time_parser import length, moment
 from torchyard_core.booking.usage_report import By, to_csv
-from torchyard_core.cli.calendar_sync import add_nodes, book_gpus
+from torchyard_core.cli.calendar_sync_messages import add_nodes, book_gpus
 from torchyard_core.cli.commands.book import Zone
 from torchyard_core.cli.context import CommandContext, command_context
 from torchyard_core.cli.output import Json, print_document, print_json, remark, say, table
@@ -225,7 +225,7 @@ def _wish(
 
 
 def add_to(app: typer.Typer) -> None:
-    """Adds the commands of this module to the group."""
+    """Registers this module's commands with the command group `app`."""
     app.command("find")(find)
     app.command("wait")(wait)
     app.command("waitlist")(waitlist)

@@ -22,7 +22,7 @@ from torchyard_core.booking.slots import format_slots, parse_slots
 from torchyard_core.booking.sync.cached_calendar import View
 from torchyard_core.booking.time_parser import end_moment, length, moment
 from torchyard_core.cli.booking_lookup import booking_of, find_booking
-from torchyard_core.cli.calendar_sync import book_gpus, mirror_bookings, print_age
+from torchyard_core.cli.calendar_sync_messages import book_gpus, mirror_bookings, print_age
 from torchyard_core.cli.commands import booking_admin, booking_search
 from torchyard_core.cli.commands.book import Zone
 from torchyard_core.cli.context import CommandContext, Yes, command_context
@@ -93,12 +93,14 @@ def list_bookings(
     cluster = None
     if on is not None:
         if calendar.has_begun:
-            with suppress(StoreUnavailable):  # The view says so.
+            with suppress(StoreUnavailable):  # The view below reports that the database is unavailable.
                 _mirror(chosen, calendar.store(), on)
         cluster = _read_cluster(chosen, on, where)
     view = calendar.view_of(owner, asked.start, asked.end)
     exclusive = None
     if cluster is not None:
+        is_team = view.is_live and not calendar.is_private
+        cluster = cluster.seen_by(calendar.store().person if is_team else calendar.person)
         exclusive = frozenset(one.id for one in view.bookings if cluster.has_reservation(one.id))
         view = _with_cluster(view, cluster, owner, asked)
     wanted = {slot.id for slot in parse_slots(gpus, view.slots)} if gpus else set()
@@ -121,14 +123,17 @@ def list_bookings(
 
 
 def _mirror(chosen: CommandContext, store: BookingStore, name: str) -> None:
-    """Brings the user's bookings of a cluster's nodes and their reservations into agreement before they are listed."""
+    """Mirrors the user's bookings of a cluster's nodes as Slurm reservations, so that the list shows their state."""
     own = [one for one in store.bookings(*_EVER) if one.owner == store.person]
     prefix = f"{NODE_PREFIX}{name}/"
     mirror_bookings(chosen, store, [one for one in own if any(gpu.startswith(prefix) for gpu in one.gpus)])
 
 
 def _read_cluster(chosen: CommandContext, name: str, zone: str) -> ClusterCalendar | None:
-    """Returns the jobs and reservations of a cluster, and prints their age. Prints the error if there is no answer."""
+    """Returns the jobs and reservations of a cluster, and prints when they were read.
+
+    If the cluster does not answer, prints the error and returns None.
+    """
     from torchyard_core.engines.registry import read_cluster_calendar
 
     try:
@@ -144,7 +149,7 @@ def _read_cluster(chosen: CommandContext, name: str, zone: str) -> ClusterCalend
 def _listed_json(
     booking: Booking, view: View, cluster: ClusterCalendar | None, exclusive: Collection[str] | None
 ) -> dict[str, Any]:
-    """Returns a booking as JSON. A job or reservation of a cluster has the time at which it was read."""
+    """Returns a booking as JSON. For a job or reservation of a cluster, `as_of` is the time at which it was read."""
     found = booking_json(booking, view.slots, exclusive)
     if cluster is not None and is_of_cluster(booking.id):
         found["as_of"] = rfc3339(cluster.as_of)
@@ -152,7 +157,10 @@ def _listed_json(
 
 
 def _with_cluster(view: View, found: ClusterCalendar, owner: str | None, asked: Interval) -> View:
-    """Returns the view with the jobs and reservations of a cluster in an interval, of one owner or of all."""
+    """Returns the view with the cluster's jobs and reservations in the interval `asked` added.
+
+    If `owner` is not None, only the jobs and reservations of this owner are added.
+    """
     mirrored = {one.id for one in view.bookings}
     there = [
         one
@@ -350,17 +358,18 @@ def change(
         return change_command(fit, booking, slots, where, chosen.zone())
 
     if series or following:
+        _, before = store.series(str(booking.series_id))
         all_changed = store.change_series(booking.id, everything=series, **changes)
+        mirror_bookings(chosen, store, all_changed, before={one.id: one for one in before})
         if as_json:
             print_json([booking_json(one, slots) for one in all_changed])
         else:
             say_each("Changed", all_changed, slots, where)
-        mirror_bookings(chosen, store, all_changed)
         _serve_waiting(chosen, store)
         return
     with answering_clashes(slots, instead, as_json=as_json):
         changed = store.change(booking.id, **changes)
-    mirror_bookings(chosen, store, (booking, changed))
+    mirror_bookings(chosen, store, (changed,), before={booking.id: booking})
     if as_json:
         print_json(booking_json(changed, slots))
     else:

@@ -12,8 +12,8 @@ import typer
 
 from torchyard_core.cli.context import command_context
 from torchyard_core.cli.output import Json, print_json
-from torchyard_core.display import require_display
 from torchyard_core.errors import UsageError
+from torchyard_core.graphical_display import require_display
 
 PROGRAM = "torchyard-gui"
 FILE = typer.Argument(metavar="FILE", help="A topology file to open.", show_default=False)

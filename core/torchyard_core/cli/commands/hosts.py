@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from torchyard_agent.protocol.attribution import clean_name
-from torchyard_core.cli.calendar_sync import sync_calendar
+from torchyard_core.cli.calendar_sync_messages import sync_calendar
 from torchyard_core.cli.context import CommandContext, Yes, command_context
 from torchyard_core.cli.login_prompts import terminal_questions
 from torchyard_core.cli.output import Json, as_called, host_progress, print_json, remark, say, table
@@ -22,7 +22,7 @@ from torchyard_core.fleet.host_facts_cache import forget_facts, load_facts
 from torchyard_core.fleet.host_fields import Transport
 from torchyard_core.fleet.host_key_trust import record_key, show_key
 from torchyard_core.fleet.inventory import Host, add_host, remove_host
-from torchyard_core.formatting import since
+from torchyard_core.formatting import memory, since
 from torchyard_core.problems import no_lines
 from torchyard_core.yaml_io.model_validation import validate
 
@@ -61,7 +61,7 @@ def list_hosts(context: typer.Context, as_json: Json = False) -> None:
                 host.name,
                 "this computer" if host.local else host.place,
                 "-" if known.cpus is None else str(known.cpus),
-                "-" if known.memory_gb is None else f"{known.memory_gb:.0f} GB",
+                "-" if known.memory_gb is None else memory(known.memory_gb * 1024),
                 gpu_summary([gpu.name for gpu in known.gpus]) if known.checked else "-",
                 known.torch or "-",
                 " ".join(f"{key}={value}" for key, value in host.labels.items()) or "-",
@@ -316,7 +316,7 @@ def row(found: HostCheck) -> list[str]:
         found.state,
         found.agent["version"] if found.agent else "-",
         "-" if found.cpus is None else str(found.cpus),
-        "-" if found.memory_gb is None else f"{found.memory_gb:.0f} GB",
+        "-" if found.memory_gb is None else memory(found.memory_gb * 1024),
         gpu_summary([gpu["name"] for gpu in found.gpus]) if found.agent else "-",
         found.torch or "-",
         found.python or "-",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from torchyard_core.cli.context import command_context
-from torchyard_core.cli.file_arguments import FILE, SET, text_of, topology_of
+from torchyard_core.cli.file_or_stdin import FILE, SET, text_of, topology_of
 from torchyard_core.cli.output import Json, print_document, print_json, remark
 from torchyard_core.errors import UsageError
 
@@ -75,6 +75,10 @@ def export(
         str | None,
         typer.Option(metavar="CLUSTER", help="slurm: the script that `run --on CLUSTER` submits."),
     ] = None,
+    search: Annotated[
+        Path | None,
+        typer.Option(metavar="SEARCH", help="slurm: the script that `sweep FILE SEARCH --on CLUSTER` submits."),
+    ] = None,
     set_: Annotated[list[str] | None, SET] = None,
     as_json: Json = False,
 ) -> None:
@@ -97,8 +101,10 @@ def export(
         if as_json:
             print_json({"format": format_, "text": None, "problems": [problem.to_json() for problem in problems]})
         raise typer.Exit(1)
+    if search is not None and on is None:
+        raise UsageError("--search is for a cluster alone.", code="usage", hint="Name it with --on.")
     if on is not None:
-        _print_submitted(context, format_, source, on, output, as_json=as_json)
+        _print_submitted(context, format_, source, on, output, search, as_json=as_json)
         return
     exported = write_foreign(format_, source.topology, ExportOptions(form, image, replica))
     if as_json:
@@ -110,16 +116,26 @@ def export(
 
 
 def _print_submitted(
-    context: typer.Context, format_: str, source: TopologyFile, cluster: str, output: Path | None, *, as_json: bool
+    context: typer.Context,
+    format_: str,
+    source: TopologyFile,
+    cluster: str,
+    output: Path | None,
+    search: Path | None,
+    *,
+    as_json: bool,
 ) -> None:
     """Prints the script that a launch on the cluster submits. Logs in to the cluster to plan."""
+    from torchyard_core.app.launch_sweep import valid_search
     from torchyard_core.engines.registry import submitted_script
+    from torchyard_core.sweeps.search_file import read_search
 
     if format_ != "slurm":
         raise UsageError("--on is for the format slurm alone.", code="usage")
     chosen = command_context(context)
     with chosen.fleet(()) as fleet:
-        text = submitted_script(source, cluster, fleet)
+        settings = valid_search(read_search(search), source) if search is not None else None
+        text = submitted_script(source, cluster, fleet, settings)
     if as_json:
         print_json({"format": format_, "text": text, "remarks": []})
         _write(output, text)

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from torchyard_core.cli.context import CommandContext, command_context
-from torchyard_core.cli.file_arguments import FILE, SET, topology_of
+from torchyard_core.cli.file_or_stdin import FILE, SET, topology_of
 from torchyard_core.cli.output import Json, print_json, remark, say, table
 from torchyard_core.errors import UsageError
 from torchyard_core.formatting import number_ranges
 
 if TYPE_CHECKING:
-    from torchyard_core.engines.slurm.design_plan import PlanOnCluster
+    from torchyard_core.engines.slurm.plan_on_cluster import PlanOnCluster
     from torchyard_core.fleet.inventory import Inventory
     from torchyard_core.problems import Problem
     from torchyard_core.topology.file import TopologyFile
@@ -88,7 +88,7 @@ def plan(
 def _plan_on_cluster(
     chosen: CommandContext, inventory: Inventory, source: TopologyFile, on: str | None
 ) -> PlanOnCluster | None:
-    """Returns the plan on the cluster `on`, or on the one that the topology names, or None if there is neither."""
+    """Returns the plan on the cluster `on`, or else on the topology's cluster; None if neither names a cluster."""
     from torchyard_core.fleet.cluster import cluster_named_by
 
     named = on

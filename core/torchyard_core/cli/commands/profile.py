@@ -10,7 +10,7 @@ import typer
 from torchyard_core.atomic_write import write_atomically
 from torchyard_core.cli.commands.run import answer, view_for
 from torchyard_core.cli.context import command_context
-from torchyard_core.cli.file_arguments import FILE, SET, topology_of
+from torchyard_core.cli.file_or_stdin import FILE, SET, topology_of
 from torchyard_core.cli.interrupts import counting_interrupts
 from torchyard_core.cli.output import Json, print_json, remark, table
 from torchyard_core.errors import UsageError

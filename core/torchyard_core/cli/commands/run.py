@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from torchyard_core.cli.context import CommandContext, command_context
-from torchyard_core.cli.file_arguments import FILE, topology_of
-from torchyard_core.cli.interrupts import Interrupts, ask, counting_interrupts, raising_interrupts
+from torchyard_core.cli.file_or_stdin import FILE, topology_of
+from torchyard_core.cli.interrupts import Interrupts, choose_on_interrupt, counting_interrupts, raising_interrupts
 from torchyard_core.cli.output import Json, discard_output, remark, say
 from torchyard_core.cli.run_lookup import history_of, record_end
 from torchyard_core.cli.views.run_progress import JsonView, PlainView, RunView
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from torchyard_core.app.launch_run import LaunchCallbacks, LaunchUseCase
     from torchyard_core.cli.views.replica_logs import ChiefLog
     from torchyard_core.fleet.fleet import Fleet
-    from torchyard_core.launch.calendar_port import BookingOptions
+    from torchyard_core.launch.calendar_interface import BookingOptions
     from torchyard_core.launch.confirmations import Confirmation
     from torchyard_core.launch.launch import StartedRun
 
@@ -101,9 +101,9 @@ def run(
 
 
 def _again(file: Path, name: str | None, settings_: Sequence[str], on: str | None, *, detach: bool) -> list[str]:
-    """Returns this command's arguments, as used in proposed commands.
+    """Returns the arguments that a suggested command needs to repeat this launch.
 
-    Options that a proposed command sets itself are omitted: --book, --at, --booking, -y and --json.
+    The options --book, --at, --booking, -y and --json are omitted, because the suggested command sets them itself.
     """
     given = ["--name", name] if name is not None else []
     for setting in settings_:
@@ -116,7 +116,7 @@ def booking_options(chosen: CommandContext, book: str | None, at: str | None, bo
     """Returns the options that concern the calendar. Raises Refused or UsageError if they are invalid."""
     from torchyard_core.booking.time_parser import length, moment
     from torchyard_core.cli.booking_lookup import find_booking
-    from torchyard_core.launch.calendar_port import BookingOptions
+    from torchyard_core.launch.calendar_interface import BookingOptions
 
     if booking is not None and at is not None:
         raise UsageError("--booking and --at both say when it starts.", code="usage", hint="Give one of them.")
@@ -131,7 +131,7 @@ def booking_options(chosen: CommandContext, book: str | None, at: str | None, bo
 
 
 def callbacks_for(chosen: CommandContext, view: RunView, *, as_json: bool) -> LaunchCallbacks:
-    """Returns callbacks that print the launch in `view` and ask questions on the terminal."""
+    """Returns callbacks that show the progress of a launch in `view` and ask the user questions on the terminal."""
     from torchyard_core.app.launch_run import LaunchCallbacks
 
     return LaunchCallbacks(
@@ -167,11 +167,11 @@ def launch_and_follow(
 
     Args:
         beside: Returns a context manager that is entered while the run is followed.
-        complete: Returns the run's last event as it is shown.
+        complete: Converts the run's last event to the event that is shown.
 
     Raises errors of the launch, or typer.Exit(1) if the run does not succeed or the output cannot be written.
     """
-    from torchyard_core.cli.calendar_sync import sync_calendar
+    from torchyard_core.cli.calendar_sync_messages import sync_calendar
     from torchyard_core.formatting import until
     from torchyard_core.launch.progress import Cancelled
 
@@ -265,24 +265,26 @@ def follow(
 def follow_events(
     started: StartedRun, fleet: Fleet, view: RunView, interrupts: Interrupts, log: ChiefLog, *, as_json: bool
 ) -> Event | None:
-    """Shows the events before the run's last one. Returns the last one, or None if the user left the run running.
+    """Shows all events of a run except its last one, and returns the last one; None if the user left the run running.
 
-    Raises RunFailed if the events end without it.
+    Raises RunFailed if the events end without an end of the run.
     """
     from torchyard_core.launch.runs.follower import Follower
 
     others = [link for host, link in started.links.items() if host != started.primary.host]
     follower = Follower(started.run_id, started.primary, fleet.link, others)
     stopping = False
+    clock = JournalClock()
     for event in follower.events():
-        if event is not None and event["event"] == "run_ended":
-            return with_desktop_timings(event, started.timings)
         if event is not None:
+            clock.note(event)
+            if event["event"] == "run_ended":
+                return with_desktop_timings(event, started.timings, clock)
             view.show(event)
         log.raise_failure()
         if interrupts.take():
             stops_at_once = stopping or as_json or not sys.stdin.isatty()
-            choice = "stop" if stops_at_once else choose_on_interrupt(view, started.run_id)
+            choice = "stop" if stops_at_once else choose_on_interrupt(view, follower.view)
             if choice == "detach":
                 log.leave()
                 remark(f"The run goes on. Follow it with `torchyard runs logs -f {started.run_id}`.")
@@ -306,31 +308,44 @@ def request_stop(started: StartedRun, fleet: Fleet, *, force: bool) -> None:
         remark(f"The stop could not be requested: {error.sentence()}")
 
 
-CHOICES = {"s": "stop", "d": "detach", "g": "go on", "": "go on"}
+class JournalClock:
+    """The times of a run's start, first step and end since the first entry of its journal, in seconds.
+
+    These times replace the times in the journal's last entry in two cases: the keeper that wrote the entry did not see
+    the run's first start, because Slurm interrupted the run; or no keeper wrote the entry, because the run is that of a
+    sweep on a cluster.
+    """
+
+    def __init__(self) -> None:
+        self.times: dict[str, float] = {}
+        self.was_interrupted = False
+        self._first: datetime | None = None
+
+    def note(self, event: Event) -> None:
+        """Notes the time of an event. Events that are not entries of the journal are ignored."""
+        if "epoch" not in event:
+            return
+        try:
+            at = datetime.fromisoformat(event["time"]).astimezone(UTC)
+        except ValueError:
+            return
+        self._first = self._first or at
+        passed = round((at - self._first).total_seconds(), 3)
+        if event["event"] == "run_state" and event["state"] == "running":
+            self.times.setdefault("started_s", passed)
+        elif event["event"] == "report" and event.get("first"):
+            self.times.setdefault("first_step_s", passed)
+        elif event["event"] == "interrupted":
+            self.was_interrupted = True
+        self.times["ended_s"] = passed
 
 
-def choose_on_interrupt(view: RunView, run_id: str) -> str:
-    """Returns the user's choice: `stop`, `detach` or `go on`. Another Ctrl-C means `detach`."""
-    with view.paused():
-        remark(f"\nRun {run_id} is running.")
-        while True:
-            try:
-                answer = ask("[s]top it, [d]etach and leave it running, or [g]o on following? ")
-            except EOFError:
-                return "go on"
-            except KeyboardInterrupt:
-                remark("")
-                return "detach"
-            if act := CHOICES.get(answer[:1].lower()):
-                return act
-            remark(f"{answer} is none of them: answer with s, d or g.")
-
-
-def with_desktop_timings(ended: Event, own: dict[str, float]) -> Event:
+def with_desktop_timings(ended: Event, own: dict[str, float], clock: JournalClock) -> Event:
     """Returns the run's last event with its times relative to the start of the launch."""
     timings: dict[str, float | None] = dict(own)
     submitted = own["submitted_s"]
     del timings["submitted_s"]
-    for name, seconds in ended.get("timings", {}).items():
+    for name, known in ended.get("timings", {}).items():
+        seconds = clock.times.get(name) if known is None or clock.was_interrupted else known
         timings[name] = None if seconds is None else round(submitted + seconds, 3)
     return {name: value for name, value in ended.items() if name not in ("epoch", "seq")} | {"timings": timings}

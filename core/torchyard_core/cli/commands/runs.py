@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from torchyard_core.app.run_links import link_to_primary, links_of_run, reach
-from torchyard_core.cli.calendar_sync import sync_calendar
+from torchyard_core.cli.calendar_sync_messages import sync_calendar
 from torchyard_core.cli.context import CommandContext, command_context
 from torchyard_core.cli.output import Json, print_json, progress_bars, remark, say, table
 from torchyard_core.cli.run_lookup import find, history_of, links_of, record_end
@@ -24,7 +24,6 @@ from torchyard_core.errors import (
     UsageError,
 )
 from torchyard_core.formatting import since
-from torchyard_core.launch.runs.download import fetch_files, list_files
 from torchyard_core.launch.runs.follower import Follower
 from torchyard_core.launch.runs.known_runs import (
     KnownRun,
@@ -44,6 +43,7 @@ from torchyard_core.launch.runs.model_download import (
     require_absent,
     target_of,
 )
+from torchyard_core.launch.runs.output_download import fetch_files, list_files
 from torchyard_core.next_steps import StopRun
 
 if TYPE_CHECKING:
@@ -276,7 +276,7 @@ def restart(
     from torchyard_core.booking.time_parser import length
     from torchyard_core.cli.commands.run import callbacks_for, launch_and_follow, view_for
     from torchyard_core.cli.interrupts import counting_interrupts
-    from torchyard_core.launch.calendar_port import BookingOptions
+    from torchyard_core.launch.calendar_interface import BookingOptions
 
     chosen = command_context(context, yes=yes)
     with counting_interrupts() as interrupts, chosen.fleet(chosen.inventory().hosts) as fleet:
@@ -488,8 +488,7 @@ def _wait_for_the_end(run: KnownRun, link: DaemonClient, fleet: Fleet) -> dict[s
     for event in follower.events(STOP_WITHIN_S):
         if event is not None and event["event"] == "run_state" and event["state"] == "stopping":
             if reason and event.get("reason", reason) != reason:
-                # The reason differs from the previous one only if some processes could not be killed. It then names
-                # them.
+                # The reason differs from the previous one only if it names processes that could not be killed.
                 remark(f"{event['reason']}.")
             reason = event.get("reason", reason)
         if event is not None and event["event"] == "run_ended":

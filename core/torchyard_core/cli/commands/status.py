@@ -9,19 +9,19 @@ from typing import Any
 import typer
 
 from torchyard_core.booking.model import Slot, cpu_slot
-from torchyard_core.booking.search.current_availability import slots_now
+from torchyard_core.booking.search.current_availability import SlotNow, slots_now
 from torchyard_core.booking.slots import slots_of
 from torchyard_core.booking.sync.cached_calendar import Calendar, View
-from torchyard_core.cli.calendar_sync import print_age
+from torchyard_core.cli.calendar_sync_messages import print_age
 from torchyard_core.cli.context import command_context
 from torchyard_core.cli.output import Json, error_as_json, print_json, say, table
 from torchyard_core.errors import AgentMissing, AgentRefused, HostError, TorchyardError
 from torchyard_core.fleet.gpu_occupancy import SAMPLE_TIMEOUT_S, replicas_without_gpu, users_of
-from torchyard_core.formatting import counted, memory, percent, utc_timestamp
+from torchyard_core.formatting import counted, memory, percent, until, utc_timestamp
 
 HEADINGS = ("HOST", "GPU", "MODEL", "MEMORY", "USED", "UTIL", "BY")
 LOOK_AHEAD = timedelta(days=14)
-"""Time from now within which a GPU's next booking must begin to be shown."""
+"""A GPU's next booking is shown only if it begins within this time from now."""
 
 
 def status(context: typer.Context, as_json: Json = False) -> None:
@@ -31,7 +31,7 @@ def status(context: typer.Context, as_json: Json = False) -> None:
 
     Example: torchyard status
     """
-    from torchyard_core.cli.calendar_sync import sync_calendar
+    from torchyard_core.cli.calendar_sync_messages import sync_calendar
 
     chosen = command_context(context)
     calendar = chosen.calendar()
@@ -60,7 +60,7 @@ def status(context: typer.Context, as_json: Json = False) -> None:
         booked = {(one.slot.host, _number(one.slot)): one for one in found_now}
         zone = chosen.zone()
         lines = [
-            [*row, one.words(now, zone) if (one := booked.get((row[0], row[1]))) is not None else "-"]
+            [*row, booked_by(one, now, zone) if (one := booked.get((row[0], row[1]))) is not None else "-"]
             if is_known
             else [*row, "?"]
             for name, found in samples.items()
@@ -79,8 +79,23 @@ def status(context: typer.Context, as_json: Json = False) -> None:
         raise typer.Exit(code)
 
 
+def booked_by(one: SlotNow, now: datetime, zone: str) -> str:
+    """Returns the value of the column BOOKED BY.
+
+    Examples: `kim until 17:00 (digits)`, `free until Mon 23 Nov 09:00 (lee)`, `free`, `used without a booking`.
+    """
+    if one.booked is not None:
+        return f"{one.booked.owner} until {until(now, one.booked.end, zone)} ({one.booked.title})"
+    if one.users:
+        return "used without a booking"
+    word = "not booked" if one.users is None else "free"
+    if one.following is None:
+        return word
+    return f"{word} until {until(now, one.following.start, zone)} ({one.following.owner})"
+
+
 def _seen(calendar: Calendar, now: datetime) -> tuple[View, int]:
-    """Returns the bookings of the coming days, and the exit code.
+    """Returns the bookings of the coming days, and the exit code of the command.
 
     If the database is unavailable, the bookings are the last known ones. After any other calendar error, the view is
     empty, and the exit code is that of the error.
@@ -115,7 +130,7 @@ def _as_json(name: str, found: dict[str, Any] | TorchyardError) -> dict[str, Any
 def rows(name: str, found: dict[str, Any] | TorchyardError, known: Sequence[Slot] = ()) -> list[list[str]]:
     """Returns the rows of a host. The cells of each row are in the order of HEADINGS.
 
-    `known` contains the host's slots. Their GPUs are shown if the host does not answer.
+    `known` contains the host's slots. If the host does not answer, the rows of its GPUs are derived from these slots.
     """
     if isinstance(found, TorchyardError):
         state = found.state if isinstance(found, HostError) else "degraded"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -13,19 +13,20 @@ from torchyard_core.app.run_links import link_to_primary, reach
 from torchyard_core.app.team_studies import TeamStudies
 from torchyard_core.cli.commands import runs
 from torchyard_core.cli.context import CommandContext, command_context
-from torchyard_core.cli.file_arguments import text_of
+from torchyard_core.cli.file_or_stdin import text_of
 from torchyard_core.cli.output import Json, print_document, print_json, remark, say, table
 from torchyard_core.cli.run_lookup import find, history_of
-from torchyard_core.cli.study_updates import StudyUpdates, share_study
+from torchyard_core.cli.study_updates import share_study
 from torchyard_core.cli.views.sweep_results import best_text, trials_text
 from torchyard_core.errors import AgentMissing, AgentRefused, HostError, RunFailed, TorchyardError, UsageError
 from torchyard_core.formatting import counted, since
 from torchyard_core.launch.runs.known_runs import KnownRun, ask_run, list_runs, show_run
-from torchyard_core.launch.runs.sweep_results import SweepCopies
+from torchyard_core.launch.runs.sweep_copies import SweepCopies
 from torchyard_core.next_steps import ListRuns
 from torchyard_core.sweeps.trial_table import SweepTable, Trial, topology_of_trial
 
 if TYPE_CHECKING:
+    from torchyard_agent.protocol.sweep_messages import ParameterValue
     from torchyard_core.fleet.fleet import Fleet
     from torchyard_core.interop.remarks import Remark
 
@@ -46,7 +47,7 @@ def list_all(context: typer.Context, as_json: Json = False) -> None:
     """
     chosen = command_context(context)
     with chosen.fleet(chosen.inventory().hosts) as fleet:
-        links, errors = reach(fleet, fleet.hosts)
+        links, errors = reach(fleet, fleet.listing)
         known = list_runs(links, history_of(chosen), lambda problem: remark(f"torchyard: {problem.sentence()}"))
         found = [run for run in known if run.is_sweep]
         tables = {run.run_id: _table(chosen, fleet, run)[0] for run in found}
@@ -81,8 +82,11 @@ def show(context: typer.Context, run_id: Annotated[str, ID], as_json: Json = Fal
     with chosen.fleet(chosen.inventory().hosts) as fleet:
         run = _find(chosen, fleet, run_id)
         found, error = _table(chosen, fleet, run)
+        if found is None and error is None:
+            of_run = run.run_id, run.name, run.state, _recorded(chosen, fleet, run, "sweep"), run.restarted_from
+            found = SweepCopies(chosen.home.sweeps).table_before_trials(*of_run)
     if found is None:
-        raise error or RunFailed(f"sweep {run.run_id} has not written its trials yet.", code="no_trials")
+        raise error or RunFailed(f"the search of sweep {run.run_id} cannot be read by this version.", code="no_search")
     study, shared = SweepCopies(chosen.home.sweeps).study_file(run.run_id), TeamStudies(chosen.home)
     share_study(shared, found)
     team = shared.url_of_copy(run.run_id)
@@ -121,7 +125,7 @@ def stop(
             if error is not None:
                 raise error
             chosen_trial = _trial(found, trial, run)
-            if chosen_trial.state != "running":
+            if not chosen_trial.can_be_stopped:
                 message = f"trial {trial} of sweep {run.run_id} is not running: it is {chosen_trial.state}."
                 raise RunFailed(message, code="run_over")
             stopped = chosen_trial.run_id
@@ -149,7 +153,7 @@ def best(
     with chosen.fleet(chosen.inventory().hosts) as fleet:
         run = _find(chosen, fleet, run_id)
         found, error = _table(chosen, fleet, run)
-        text = _topology_text(chosen, fleet, run)
+        text = _recorded(chosen, fleet, run, "topology")
     if error is not None:
         remark(f"torchyard: {error.sentence()} This is what was known here.")
     wanted = _trial(found, trial, run) if trial is not None else found.best if found is not None else None
@@ -194,14 +198,14 @@ def resume(
     Example: torchyard sweeps resume last
     """
     from torchyard_core.app.resume_sweep import resume_sweep
-    from torchyard_core.cli.commands.run import booking_options, callbacks_for, launch_and_follow, view_for
-    from torchyard_core.cli.commands.sweep import with_results
+    from torchyard_core.cli.commands.run import booking_options, callbacks_for
+    from torchyard_core.cli.commands.sweep import launch_and_follow_sweep, view_for_sweep
     from torchyard_core.cli.interrupts import counting_interrupts
 
     chosen = command_context(context, yes=yes)
     with counting_interrupts() as interrupts, chosen.fleet(chosen.inventory().hosts) as fleet:
         run = _find(chosen, fleet, run_id)
-        view = view_for(as_json=as_json)
+        view = view_for_sweep(as_json=as_json)
         launch = resume_sweep(
             chosen.desktop(fleet),
             run,
@@ -211,14 +215,7 @@ def resume(
             new_code=new_code,
         )
         launch.prepare()
-        updates = StudyUpdates(chosen, fleet)
-        launch_and_follow(
-            *(launch, chosen, fleet, view, interrupts, []),
-            detach=detach,
-            as_json=as_json,
-            beside=updates.following,
-            complete=with_results(updates),
-        )
+        launch_and_follow_sweep(*(launch, chosen, fleet, view, interrupts, []), detach=detach, as_json=as_json)
 
 
 @app.command("import")
@@ -289,9 +286,9 @@ def _print_document(
 
 
 def _find(chosen: CommandContext, fleet: Fleet, run_id: str) -> KnownRun:
-    """Returns the sweep that `run_id` refers to; `last` is the newest sweep. Raises UsageError."""
+    """Returns the sweep that `run_id` refers to; `last` is the newest sweep. Raises UsageError if there is none."""
     if run_id == "last":
-        links, _ = reach(fleet, fleet.hosts)
+        links, _ = reach(fleet, fleet.listing)
         sweeps = [run for run in list_runs(links, history_of(chosen)) if run.is_sweep]
         if not sweeps:
             raise UsageError("no sweep is known.", code="no_run", hint=ListRuns())
@@ -303,7 +300,7 @@ def _find(chosen: CommandContext, fleet: Fleet, run_id: str) -> KnownRun:
 
 
 def _at_present(fleet: Fleet, run: KnownRun) -> KnownRun:
-    """Returns the run in its current state if its primary answers, otherwise in the state last known here."""
+    """Returns the run in its current state or, if its primary does not answer, in the last known state."""
     if run.is_fresh:
         return run
     try:
@@ -315,7 +312,7 @@ def _at_present(fleet: Fleet, run: KnownRun) -> KnownRun:
 
 
 def _table(chosen: CommandContext, fleet: Fleet, run: KnownRun) -> tuple[SweepTable | None, TorchyardError | None]:
-    """Returns the trials from the sweep's primary, or the trials last known here and the primary's error."""
+    """Returns the trials from the sweep's primary, or the last known trials and the primary's error."""
     copies = SweepCopies(chosen.home.sweeps)
     try:
         return copies.update(run.run_id, link_to_primary(fleet, run)), None
@@ -323,12 +320,14 @@ def _table(chosen: CommandContext, fleet: Fleet, run: KnownRun) -> tuple[SweepTa
         return copies.table(run.run_id), error
 
 
-def _topology_text(chosen: CommandContext, fleet: Fleet, run: KnownRun) -> str:
+def _recorded(chosen: CommandContext, fleet: Fleet, run: KnownRun, key: Literal["topology", "sweep"]) -> str:
+    """Returns the text of the topology or the search in this computer's history, or else in the primary's record."""
     record = history_of(chosen).load(run.run_id)
-    if record is not None and record.topology:
-        return record.topology
+    known = "" if record is None else str(getattr(record, key))
+    if known:
+        return known
     about: dict[str, Any] = ask_run(run, link_to_primary(fleet, run))["record"].get("record", {})
-    return str(about.get("topology", ""))
+    return str(about.get(key, ""))
 
 
 def _trial(found: SweepTable | None, number: str, run: KnownRun) -> Trial:
@@ -373,12 +372,20 @@ def _print(found: SweepTable, run: KnownRun, study: Path, team: str) -> None:
         say(f"team's study: {team}")
     if found.trials:
         say()
-        headings = ("TRIAL", "STATE", found.metric.upper(), *found.parameters, "HOSTS", "RUN", "CAUSE")
-        table(headings, [_row(found, trial) for trial in found.trials])
+        has_jobs = any(trial.job for trial in found.trials)
+        job = ("JOB",) if has_jobs else ()
+        headings = ("TRIAL", *job, "STATE", found.metric.upper(), *found.parameters, "HOSTS", "RUN", "CAUSE")
+        table(headings, [_row(found, trial, has_jobs=has_jobs) for trial in found.trials])
 
 
-def _row(found: SweepTable, trial: Trial) -> list[str]:
+def _row(found: SweepTable, trial: Trial, *, has_jobs: bool) -> list[str]:
     value = trial.value if trial.value is not None else trial.values[-1][1] if trial.values else None
-    params = [f"{trial.params[name]}" if name in trial.params else "-" for name in found.parameters]
+    params = [_parameter(trial.params[name]) if name in trial.params else "-" for name in found.parameters]
+    job = [trial.job or "-"] if has_jobs else []
     shown = "-" if value is None else f"{value:g}"
-    return [trial.trial, trial.state, shown, *params, " ".join(trial.hosts), trial.run_id, trial.cause]
+    return [trial.trial, *job, trial.state, shown, *params, " ".join(trial.hosts), trial.run_id, trial.cause]
+
+
+def _parameter(value: ParameterValue) -> str:
+    """Formats a parameter for the table, in which a number has at most 4 significant digits unless it is whole."""
+    return f"{value:.4g}" if isinstance(value, float) else f"{value}"

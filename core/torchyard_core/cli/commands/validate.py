@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from torchyard_core.cli.context import command_context
-from torchyard_core.cli.file_arguments import FILE, SET, topology_of
+from torchyard_core.cli.file_or_stdin import FILE, SET, topology_of
 from torchyard_core.cli.output import Json, print_json, remark, say
 from torchyard_core.errors import UsageError
 from torchyard_core.next_steps import ValidateSweep
@@ -43,17 +43,18 @@ def validate(
     """
     from torchyard_core.fleet.cluster import clusters_as_hosts
     from torchyard_core.problems import has_errors
-    from torchyard_core.sweeps.search_file import is_search, read_search, search_from_document
+    from torchyard_core.sweeps.search_file import are_swapped, is_search, read_search, search_from_document
 
     chosen = command_context(context)
     source = topology_of(file)
     if is_search(source.document.data):
         if search is not None or set_:
+            is_second = search is not None and are_swapped(source.document, read_search(search).document)
             raise UsageError(
                 f"{source.source} is a search file; with {'SEARCH' if search is not None else '--set'}, FILE is a "
                 "topology.",
                 code="usage",
-                hint=ValidateSweep("TOPOLOGY", source.source),
+                hint=ValidateSweep(str(search) if is_second else "TOPOLOGY", source.source),
             )
         problems = search_from_document(source.document).check()
         _print([(source.source, problems)], as_json=as_json)

@@ -34,7 +34,7 @@ _COUNTED = {"runs": "run", "snapshots": "snapshot", "archives": "archive"}
 
 
 def outcome(found: HostAudit) -> str:
-    """Returns the result for a host, for the progress display."""
+    """Returns the result of reading a host's audit log, as text for the progress display."""
     if found.error is not None:
         return found.error.state if isinstance(found.error, HostError) else "cannot tell"
     return f"{len(found.acts)} acts" if len(found.acts) != 1 else "1 act"
@@ -58,7 +58,7 @@ def describe(act: Act) -> str:
 
 
 def actor(act: Act) -> str:
-    """Returns the user as `kim@laptop`, or `the agent itself`; empty if the desktop is unknown."""
+    """Returns the author of an action: `kim@laptop`, or `the agent itself`; empty if the desktop is unknown."""
     return user_of(act) or ("the agent itself" if act.get("what") in _OF_ITSELF else "")
 
 

@@ -25,7 +25,10 @@ from torchyard_core.next_steps import joined
 def print_bookings(
     bookings: Iterable[Booking], slots: Sequence[Slot], zone: str, exclusive: Collection[str] | None = None
 ) -> None:
-    """Prints a table of bookings. `exclusive` are the IDs of those whose nodes Slurm has reserved; None if unknown."""
+    """Prints a table of bookings.
+
+    `exclusive` contains the IDs of bookings whose nodes Slurm has reserved; None if unknown.
+    """
     rows = [
         [
             one.id,
@@ -61,7 +64,6 @@ def is_exclusive(booking: Booking, exclusive: Collection[str] | None) -> bool | 
     Returns None for any other booking, or if the reservations were not read.
 
     Args:
-        booking: The booking.
         exclusive: The IDs of the bookings with a reservation; None if Slurm was not asked.
     """
     has_nodes = not is_of_cluster(booking.id) and any(map(is_of_cluster, booking.gpus))
@@ -81,8 +83,6 @@ def book_command(fit: Fit, slots: Sequence[Slot], zone: str, usual: str) -> str:
     """Returns the command that books the GPUs and the time of a search result.
 
     Args:
-        fit: The search result.
-        slots: The slots of the calendar.
         zone: The time zone for times in the command.
         usual: The time zone that applies without --zone.
     """
@@ -123,7 +123,10 @@ def times(start: str, end: str, zone: str, now: datetime) -> tuple[datetime, dat
 
 @contextmanager
 def answering_clashes(slots: Sequence[Slot], command: Callable[[Fit], str], *, as_json: bool) -> Iterator[None]:
-    """Prints a clash that the block raises, with the `command` for the nearest alternative, and exits."""
+    """Prints a Clash that is raised in the block, and exits.
+
+    If there is a free alternative, the message includes the command that `command` returns for the nearest one.
+    """
     try:
         yield
     except Clash as clash:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torchyard_core.cli.output import as_called, say, table
 from torchyard_core.engines.slurm.cluster_check import ClusterCheck
+from torchyard_core.formatting import memory
 
 HEADINGS = ("NODES", "CPUS", "MEMORY", "GPUS", "STATES")
 
@@ -29,7 +30,7 @@ def _print_description(found: ClusterCheck) -> None:
         [
             str(shape["count"]),
             str(shape["cpus"]),
-            f"{shape['memory_mb'] / 1024:.0f} GB",
+            memory(shape["memory_mb"]),
             " ".join(f"{count} x {kind or 'GPU'}" for kind, count in shape["gpus"].items()) or "-",
             ", ".join(f"{count} {state}" for state, count in shape["states"].items()),
         ]

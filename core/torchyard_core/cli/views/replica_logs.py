@@ -28,7 +28,10 @@ from torchyard_core.text_sanitizer import one_line
 COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "bright_red")
 RETRY_S = 2.0
 HOLD_S = 0.3
-"""Time in seconds for which a new line is held back for earlier lines of other logs. Hosts check logs every 0.1 s."""
+"""Time in seconds for which a new line is held back, since earlier lines of other logs may still arrive.
+
+Hosts check logs every 0.1 s.
+"""
 LOOK_S = 2.0
 """Interval in seconds between two searches for new logs."""
 
@@ -78,9 +81,9 @@ class FollowedLogs:
     """Prints several logs merged by time, and follows them until all have ended. Each log has its own thread."""
 
     def __init__(self, find: Readers, printer: LinePrinter):
-        """Creates the view.
+        """Initializes the object without reading a log.
 
-        `find` returns a reader for each existing or expected log. It is called repeatedly, about every LOOK_S seconds.
+        `find` returns a reader for each log that exists or is expected. It is called about every LOOK_S seconds.
         """
         self._find = find
         self._printer = printer
@@ -91,7 +94,7 @@ class FollowedLogs:
         """The readers whose host does not answer, with the name of the host."""
         self._looked_at = float("-inf")
         self._held: list[tuple[float, int, LogReader, LogLine]] = []
-        """A heap of lines held back for earlier lines. The number preserves the order of arrival among equal times."""
+        """A heap of lines that are held back, by time. The number keeps lines with equal times in order of arrival."""
         self._numbers = count()
         self._due: deque[tuple[float, float]] = deque()
         """For each group of held lines: the time until which they are held, and the latest time of a line."""
@@ -191,10 +194,10 @@ LOOK_AT_STATE_S = 10.0
 
 
 class WaitingRemarks:
-    """Prints on stderr for what a run waits whose logs are printed, and how it ended if it ended while it waited."""
+    """Remarks on stderr beside a run's logs: why the run waits, and how it ended if it ended while it waited."""
 
     def __init__(self, shown: dict[str, Any], show: Callable[[], dict[str, Any]]):
-        """Prints the first remark. `shown` are the details of the run, and `show` reads them again."""
+        """Prints a remark if the run waits. `shown` contains the details of the run, and `show` reads them again."""
         self._show = show
         self._shown = shown
         self._looked_at = time.monotonic()
@@ -227,7 +230,7 @@ class WaitingRemarks:
 
 
 LAST_LINES_S = 5.0
-"""Time limit in seconds for reading the last lines of a run that has ended."""
+"""Time limit in seconds for reading the last log lines of a run that has ended."""
 
 
 class ChiefLog:
@@ -261,7 +264,7 @@ class ChiefLog:
     def raise_failure(self) -> None:
         """Raises the OSError of a failed write, if any.
 
-        For example, a write fails after the reader has closed the pipe.
+        For example, a write fails after the program that reads the output has closed the pipe.
         """
         if self._failure is not None:
             raise self._failure

@@ -11,7 +11,8 @@ from torchyard_core.formatting import count, counted, format_byte_rate, seconds,
 from torchyard_core.launch.runs.known_runs import is_over
 from torchyard_core.throughput import run_throughput
 
-HEADINGS = ("REPLICA", "HOST", "STATE", "EXIT", "RESTARTS", "STEP", "LOSS", "SAMPLES/S")
+PLACE, MEASURED = ("REPLICA", "HOST"), ("STATE", "EXIT", "RESTARTS", "STEP", "LOSS", "SAMPLES/S")
+"""The column headings. For a run on a cluster, the column of nodes is between PLACE and MEASURED."""
 EXCHANGE = {
     "compute_s": ("COMPUTE", seconds),
     "exchange_s": ("EXCHANGE", seconds),
@@ -68,11 +69,11 @@ def print_run(shown: dict[str, Any]) -> None:
         say(f"live telemetry is missing: {shown['telemetry_problem']}")
     if shown["replicas"]:
         say()
-        metrics = shown["metrics"]
+        metrics, nodes = shown["metrics"], shown.get("nodes") or {}
         more = [name for name in EXCHANGE if any(values.get(name) is not None for values in metrics.values())]
         table(
-            (*HEADINGS, *(EXCHANGE[name][0] for name in more), "REASON"),
-            [_row(replica, metrics.get(replica["name"], {}), more) for replica in shown["replicas"]],
+            (*PLACE, *(["NODE"] if nodes else []), *MEASURED, *(EXCHANGE[name][0] for name in more), "REASON"),
+            [_row(replica, metrics.get(replica["name"], {}), more, nodes) for replica in shown["replicas"]],
         )
         throughput = run_throughput({name: values.get("throughput") for name, values in metrics.items()})
         if throughput is not None:
@@ -101,7 +102,7 @@ def _print_comparison(comparison: dict[str, Any]) -> None:
 
 
 def _print_own_metrics(replica: str, metrics: dict[str, Any]) -> None:
-    """Prints, in one line, the metrics that the training program named itself; prints nothing if there are none."""
+    """Prints a line with the metrics that the training program defines itself, or nothing if there are none."""
     values = [f"{name} {_number(metrics, name, '.4g')}" for name in metrics_report.custom_metrics(metrics)]
     if values:
         say(f"{replica}  {', '.join(values)}")
@@ -114,10 +115,12 @@ def _job(job: dict[str, str]) -> str:
     return f"{job['job_id']}{group}{f' ({about})' if about else ''}"
 
 
-def _row(replica: dict[str, Any], metrics: dict[str, Any], more: list[str]) -> list[str]:
+def _row(replica: dict[str, Any], metrics: dict[str, Any], more: list[str], nodes: dict[str, str]) -> list[str]:
+    host = str(replica.get("host") or "-")
     return [
         replica["name"],
-        str(replica.get("host") or "-"),
+        host,
+        *([nodes.get(host, "-")] if nodes else []),
         replica["state"],
         "-" if replica.get("exit_code") is None else str(replica["exit_code"]),
         str(replica.get("restarts", 0)),

@@ -20,6 +20,10 @@ Event = dict[str, Any]
 _SIGNS = {"succeeded": ("✓", "green"), "failed": ("✗", "red"), "lost": ("✗", "red"), "stopped": ("■", "yellow")}
 NAMED_HOSTS = 8
 """Maximum number of hosts whose names are printed. If there are more, only their number is printed."""
+CHECKING = "checking"
+WITH_PROCESSES = ("running", "restarting", "stopping")
+"""States of a run. The clock that is shown on a terminal is not reset when the run changes between these states."""
+BAR_WIDTH = 20
 REPORT_EVERY = 5.0
 """Minimum number of seconds between two lines about the training's progress if stderr is not a terminal."""
 
@@ -54,15 +58,19 @@ class PlainView:
         self._is_terminal = sys.stderr.isatty()
         self._bars: Any = None
         self._sending: Any = None
-        self._training: Any = None
+        self._status: Any = None
+        """The ID of the progress display's task that shows the state."""
+        self._state = ""
+        """The state that is shown with a clock: `checking`, or a state of a started run; "" if no state is shown."""
+        self._since = 0.0
+        """The time of `time.monotonic` from which the clock counts."""
+        self._note = ""
         self._latest: dict[tuple[int, int], Event] = {}
-        """The newest report of each trainer, by (position of its role, index)."""
+        """The newest report of each trainer, by (position of its role in TRAINER_ROLES, index of the replica)."""
         self._printed_at = 0.0
         self._screen = threading.Lock()
-        self._is_running = False
         self._passed: dict[tuple[str, bool], list[str]] = {}
         """Hosts by (message of their passed check, whether it is a warning)."""
-        self._checking: Any = None
 
     def __enter__(self) -> PlainView:
         self._start_bars()
@@ -72,14 +80,20 @@ class PlainView:
         if self._is_terminal:
             from rich.console import Console
             from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+            from rich.table import Column
 
-            # Markup is disabled, since messages may contain square brackets.
-            note = TextColumn("{task.fields[note]}", markup=False)
-            columns = (TextColumn("{task.description}", markup=False), BarColumn(), note)
-            self._bars = Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True), transient=True)
+            # Only the note is shortened if the terminal is narrow. Markup is disabled, since messages may contain
+            # square brackets.
+            shortened = Column(ratio=1, no_wrap=True, overflow="ellipsis")
+            columns = (
+                TextColumn("{task.description}", markup=False),
+                BarColumn(BAR_WIDTH),
+                TextColumn("{task.fields[note]}", markup=False, table_column=shortened),
+                TimeElapsedColumn(),
+            )
+            self._bars = Progress(*columns, console=Console(stderr=True), transient=True, expand=True)
             self._bars.start()
-            if self._is_running:
-                self._training = self._bars.add_task("running", total=None, note="")
+            self._draw_status()
 
     def __exit__(self, *error: object) -> None:
         self._print_passed()
@@ -88,7 +102,30 @@ class PlainView:
     def _stop_bars(self) -> None:
         if self._bars is not None:
             self._bars.stop()
-            self._bars = self._sending = self._training = self._checking = None
+            self._bars = self._sending = self._status = None
+
+    def _set_state(self, state: str) -> None:
+        """Shows a state, with a clock that counts from the beginning of the state. An empty `state` hides both.
+
+        The clock is not reset when a running run restarts or stops.
+        """
+        if state != self._state and not (self._state in WITH_PROCESSES and state in WITH_PROCESSES):
+            self._since, self._note = time.monotonic(), ""
+        self._state = state
+        self._draw_status()
+
+    def _draw_status(self) -> None:
+        if self._bars is None:
+            return
+        if self._status is not None and not self._state:
+            self._bars.remove_task(self._status)
+            self._status = None
+        if self._status is None and self._state:
+            self._status = self._bars.add_task(self._state, total=None, note=self._note)
+        for task in self._bars.tasks:
+            if task.id == self._status:
+                task.start_time = self._since
+                self._bars.update(task.id, description=self._state, note=self._note)
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -156,22 +193,21 @@ class PlainView:
             remark(f"{sign} {text}")
 
     def _check(self, event: Event) -> None:
-        if self._bars is not None and self._checking is None:
-            self._checking = self._bars.add_task("checking", total=None, note="")
+        self._set_state(CHECKING)
+        text = f"{event['host']}: {event['message']}" if event["host"] else event["message"]
         if not event["ok"]:
-            self._styled("✗", "red", f"{event['host']}: {event['message']}" if event["host"] else event["message"])
+            self._styled("✗", "red", text)
             return
         # Equal messages of several hosts are combined into one line that is printed after the checks.
         hosts = self._passed.setdefault((event["message"], bool(event.get("warning"))), [])
         if event["host"] and event["host"] not in hosts:
             hosts.append(event["host"])
-        if self._bars is not None:
-            self._bars.update(self._checking, note=f"{event['host']}: {event['message']}")
+        self._note = text
+        self._draw_status()
 
     def _print_passed(self) -> None:
-        if self._checking is not None:
-            self._bars.remove_task(self._checking)
-            self._checking = None
+        if self._state == CHECKING:
+            self._set_state("")
         for (message, is_warning), hosts in self._passed.items():
             where = ", ".join(hosts) if len(hosts) <= NAMED_HOSTS else f"{len(hosts)} hosts"
             sign = ("!", "yellow") if is_warning else ("✓", "green")
@@ -193,14 +229,10 @@ class PlainView:
             self._line(f"sent {size(total)}")
 
     def _run_state(self, event: Event) -> None:
-        if event["state"] in ("waiting", "starting", "running", "restarting", "stopping"):
+        if event["state"] in ("waiting", "starting", *WITH_PROCESSES):
             reason = f": {event['reason']}" if event.get("reason") else ""
             self._line(f"{event['state']}{reason}")
-        self._is_running = event["state"] == "running"
-        if self._is_running and self._bars is not None and self._training is None:
-            self._training = self._bars.add_task("running", total=None, note="")
-        if event["state"] == "stopping" and self._training is not None:
-            self._bars.update(self._training, description="stopping")
+            self._set_state(event["state"])
 
     def _replica_state(self, event: Event) -> None:
         state = event["state"]
@@ -220,8 +252,9 @@ class PlainView:
         text = _training(first, list(self._latest.values()))
         if not text:
             return
-        if self._training is not None:
-            self._bars.update(self._training, note=text)
+        if self._bars is not None and self._state:
+            self._note = text
+            self._draw_status()
         elif event is first and time.monotonic() - self._printed_at >= REPORT_EVERY:
             self._printed_at = time.monotonic()
             remark(f"{event['replica']} {text}")
@@ -251,7 +284,7 @@ class PlainView:
         if (results := event.get("sweep")) is not None:
             say(trials_text(results))
             say(best_text(results, results["metric"]))
-            for step in next_steps(results, event["run_id"]):
+            for step in next_steps(results, event["run_id"], event["state"]):
                 remark(step.sentence())
 
 

@@ -1,4 +1,4 @@
-"""Links to the nodes of runs on a cluster: one SSH connection to its login node serves all of them."""
+"""Links to the nodes of runs on a cluster. All links share one SSH connection to the cluster's login node."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from torchyard_core.fleet.ssh import SshDialer
 
 
 class NodeLink(DaemonClient):
-    """The link to one slot of a cluster. All slots share the connection to the login node."""
+    """The link to one slot of a cluster. The links of all slots share the connection to the login node."""
 
-    def __init__(self, slot: str, login: DaemonClient):  # The constructor of the base class would start a thread.
+    def __init__(self, slot: str, login: DaemonClient):  # super().__init__ is not called: it would start a thread.
         self.host = slot
         self.hello = login.hello
         self.python = login.python
@@ -49,7 +49,7 @@ class NodeLink(DaemonClient):
         self._login.on_close(callback)
 
     def close(self) -> None:
-        """Does nothing: `ClusterHosts.close` closes the connection that the slots share."""
+        """Does nothing, because all slots share the connection. `ClusterHosts.close` closes it."""
 
 
 class ClusterHosts:
@@ -58,6 +58,8 @@ class ClusterHosts:
     def __init__(self, cluster: Cluster, dialer: SshDialer, on_remark: Callable[[str], None] = lambda remark: None):
         self.cluster = cluster
         self.lists_runs = cluster.slot(1)
+        self.mirroring = threading.Lock()
+        """Held while reservations are mirrored, so that two threads do not create the same reservation."""
         self._dialer = dialer
         self._on_remark = on_remark
         self._login: DaemonClient | None = None
@@ -68,7 +70,7 @@ class ClusterHosts:
         return self.cluster.owns(name)
 
     def login(self, *, install: bool = True) -> DaemonClient:
-        """Returns the connection to the login node, and opens it if necessary. Raises HostError."""
+        """Returns the connection to the login node, and opens it if necessary. Raises HostError if that fails."""
         with self._lock:
             if self._login is not None and self._login.is_open:
                 return self._login
@@ -80,6 +82,12 @@ class ClusterHosts:
             self._login = link
             self._slots = {}
             return link
+
+    @property
+    def open_login(self) -> DaemonClient | None:
+        """The connection to the login node if it is open."""
+        login = self._login
+        return login if login is not None and login.is_open else None
 
     def link(self, name: str, *, install: bool) -> NodeLink:
         login = self.login(install=install)

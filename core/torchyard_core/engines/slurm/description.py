@@ -1,4 +1,4 @@
-"""The description of a cluster by its login node, for the planner, the launch checklist, and `hosts check`."""
+"""A cluster as its login node describes it, for the planner, the launch checklist, and `hosts check`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from torchyard_core.errors import HostError, TorchyardError
 from torchyard_core.fleet.cluster import Cluster
 from torchyard_core.fleet.daemon_client import DaemonClient
 from torchyard_core.formatting import counted
-from torchyard_core.launch.checks.check import Check
 from torchyard_core.next_steps import Advice
 from torchyard_core.topology.host_facts import HostFacts
 from torchyard_core.topology.model import Topology
@@ -20,7 +19,7 @@ from torchyard_core.topology.model import Topology
 OLDEST_VERSION = (21, 8)
 DESCRIBE_TIMEOUT_S = 120.0
 KILL_WAIT_S = 30.0
-"""Slurm's default KillWait in seconds. A shorter wait is rarely long enough to save a model."""
+"""Slurm's default KillWait in seconds. In less time, a model can rarely be saved."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +32,7 @@ class ClusterDescription:
 
     @classmethod
     def read(cls, login: DaemonClient, cluster: Cluster) -> ClusterDescription:
-        """Requests the description from the login node. Raises HostError or AgentRefused."""
+        """Asks the login node for the description. Raises HostError or AgentRefused if this fails."""
         answer = login.call("cluster.describe", {"partition": cluster.partition}, DESCRIBE_TIMEOUT_S)
         return cls(answer, f"{login.hello['version']} on Python {login.python}")
 
@@ -41,6 +40,12 @@ class ClusterDescription:
     def shapes(self) -> Sequence[dict[str, Any]]:
         found: Sequence[dict[str, Any]] = self.answer["nodes"]
         return found
+
+    @property
+    def most_in_array(self) -> int | None:
+        """The maximum number of jobs in an array; None if it is unknown."""
+        size: int | None = self.answer["settings"].get("MaxArraySize")
+        return None if size is None else size - 1
 
     def require_nodes(self, cluster: Cluster) -> None:
         """Raises NeverStarts if no node of the partition can run jobs at present."""
@@ -56,25 +61,13 @@ class ClusterDescription:
             )
 
     def plan_input(self, cluster: Cluster, topology: Topology) -> tuple[list[HostFacts], Topology]:
-        """Returns the slots for the planner, and the topology with pools that name these slots."""
+        """Returns the slots for the planner, and the topology whose pools name these slots."""
         most = sum(pool.replicas for pool in topology.pools)
         slots = slots_of(cluster, self.shapes, most)
         return slots, on_slots(topology, cluster, slots)
 
-    def checks(self, cluster: Cluster) -> list[Check]:
-        """Returns the lines about the cluster in a launch's checklist."""
-        nodes = counted(sum(shape["count"] for shape in self.shapes), "node")
-        message = f"Slurm {self.answer['version']}, {nodes}, agent {self.agent}"
-        lines = [Check("host", cluster.name, True, message)]
-        lines += [
-            Check("host", cluster.name, True, problem.message, problem.advice, warning=True)
-            for problem in self.problems(cluster)
-            if problem.code != "kill_wait"
-        ]
-        return lines
-
     def problems(self, cluster: Cluster) -> list[TorchyardError]:
-        """Returns the problems of the cluster that the user should know about before a run."""
+        """Returns the problems of the cluster that can affect a run."""
         found = []
         settings, home = self.answer["settings"], self.answer["home"]
         version = tuple(int(part) for part in self.answer["version"].split(".")[:2] if part.isdigit())
@@ -98,7 +91,10 @@ class ClusterDescription:
         return found
 
     def _kill_wait_problems(self, cluster: Cluster) -> list[TorchyardError]:
-        """Returns a problem if KillWait is too short for the last checkpoint, or is rarely long enough for any."""
+        """Returns a problem if Slurm's KillWait is too short, otherwise no problem.
+
+        KillWait should be at least the time that the last run needed to end or, if this time is unknown, KILL_WAIT_S.
+        """
         kill_wait, last = self.answer["settings"]["KillWait"], self.answer.get("last_stop")
         if kill_wait is None or (kill_wait >= KILL_WAIT_S if last is None else kill_wait >= last["seconds"]):
             return []
@@ -109,9 +105,9 @@ class ClusterDescription:
 
 
 def never_starts(cluster: str, message: str, hint: Advice = "") -> NeverStarts:
-    """Returns the error for a request that the cluster can never satisfy."""
+    """Returns the error for a request for nodes that the cluster can never satisfy."""
     return NeverStarts(cluster, message, code="never_starts", hint=hint or "Ask for fewer or other nodes.")
 
 
 class NeverStarts(HostError):
-    """Raised when a cluster can never satisfy the request of a run."""
+    """Raised if a cluster can never satisfy a run's request for nodes."""

@@ -1,8 +1,9 @@
-"""The Slurm engine (`engines.engine.Engine`)."""
+"""The Slurm engine, which implements `engines.engine.Engine`."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from torchyard_core.engines.engine import LaunchRequest
 from torchyard_core.engines.slurm.cluster_calendar import node_id
@@ -10,6 +11,7 @@ from torchyard_core.engines.slurm.cluster_link import ClusterHosts
 from torchyard_core.engines.slurm.description import ClusterDescription
 from torchyard_core.engines.slurm.launch import SlurmLaunch
 from torchyard_core.engines.slurm.planned_nodes import on_slots, slots_of
+from torchyard_core.engines.slurm.sweep_launch import SlurmSweepLaunch
 from torchyard_core.errors import UsageError
 from torchyard_core.fleet.fleet import Fleet
 from torchyard_core.launch.agent_interface import AgentLink
@@ -20,7 +22,7 @@ from torchyard_core.topology.host_facts import HostFacts
 from torchyard_core.topology.model import Topology
 
 MOST_SLOTS = 10_000
-"""Number of slots of each node shape that the planner may use. No run has more replicas."""
+"""Maximum number of slots of each node shape for the planner. It suffices, because no run has more replicas."""
 
 
 class SlurmEngine:
@@ -54,13 +56,10 @@ class SlurmEngine:
                 code="no_booking",
                 hint=(BookNodes(name), "Or leave --booking out."),
             )
-        if request.create is not None:
-            raise UsageError(
-                "A sweep cannot run on a cluster yet.",
-                code="no_sweep",
-                hint="Run it on hosts of the fleet file, or launch its trials one by one.",
-            )
-        return SlurmLaunch(
+        create: Callable[..., SlurmLaunch] = SlurmLaunch
+        if request.sweep is not None:
+            create = partial(SlurmSweepLaunch, sweep=request.sweep)
+        return create(
             request.source,
             request.topology,
             request.name,
@@ -72,7 +71,9 @@ class SlurmEngine:
             ask=request.ask,
             caches=request.caches,
             again=request.again,
+            reserving=request.calendar,
             own=request.own,
+            zone=request.zone,
             cluster=self._hosts,
             description=self._description,
             start_at=request.booking.start_at if booking is None else booking.start,

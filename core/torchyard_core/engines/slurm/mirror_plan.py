@@ -1,6 +1,7 @@
-"""Decides how bookings of a cluster's nodes and reservations in Slurm are brought into agreement. Pure functions.
+"""Decides how a cluster's bookings and Slurm's reservations are made equal after changes. Pure functions.
 
-Both sides may have changed since they last agreed. The *base* is that last agreement; it tells which side has changed.
+Both a booking and its reservation may have changed since they were last equal. The *base* is what both held then. The
+one that differs from the base has changed.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ class Hold:
     end: int
 
     def equals(self, other: Hold, now: int) -> bool:
-        """Returns whether both hold the same from now on. The start of what has begun no longer matters."""
+        """Returns whether both hold the same nodes from now on. Two starts that are not after `now` count as equal."""
         same_start = self.start == other.start or (self.start <= now and other.start <= now)
         return self.nodes == other.nodes and self.end == other.end and same_start
 
 
 @dataclass(frozen=True)
 class Reserve:
-    """Creates the reservation of a booking, or changes it."""
+    """A step that creates or changes a booking's reservation."""
 
     booking_id: str
     hold: Hold
@@ -34,14 +35,14 @@ class Reserve:
 
 @dataclass(frozen=True)
 class Unreserve:
-    """Ends the reservation of a booking that no longer holds its nodes."""
+    """A step that ends the reservation of a booking that no longer holds nodes."""
 
     booking_id: str
 
 
 @dataclass(frozen=True)
 class Rebook:
-    """Changes a booking after a change of its reservation in Slurm."""
+    """A step that changes a booking as its reservation was changed in Slurm."""
 
     booking_id: str
     hold: Hold
@@ -49,7 +50,7 @@ class Rebook:
 
 @dataclass(frozen=True)
 class LetGo:
-    """Releases or cancels a booking whose reservation was deleted in Slurm before its end."""
+    """A step that releases or cancels a booking whose reservation was deleted in Slurm before the booking's end."""
 
     booking_id: str
 
@@ -64,13 +65,13 @@ def steps_between(
     base: Mapping[str, Hold],
     now: int,
 ) -> list[Step]:
-    """Returns the steps after which bookings and reservations agree.
+    """Returns the steps after which the bookings and the reservations are equal.
 
     Args:
         bookings: The live bookings of the cluster's nodes that this user mirrors, by ID.
-        ended: IDs of bookings that no longer hold their nodes. The reservations of other bookings are left alone.
+        ended: IDs of bookings that no longer hold their nodes. The reservations of other bookings are not changed.
         reservations: The reservations of bookings in Slurm, by the booking's ID.
-        base: What each booking and its reservation held when they last agreed.
+        base: What each booking and its reservation held when both were last equal.
         now: The time in seconds since 1970.
     """
     steps: list[Step] = []
@@ -80,7 +81,7 @@ def steps_between(
             if found is not None and one in ended:
                 steps.append(Unreserve(one))
         elif found is None:
-            # Slurm removes a reservation at its end, which is no deletion.
+            # Slurm removes a reservation at its end, which does not count as a deletion by the user.
             was_deleted = before is not None and before.end > now
             steps.append(LetGo(one) if was_deleted else Reserve(one, wanted, is_new=True))
         elif not wanted.equals(found, now):

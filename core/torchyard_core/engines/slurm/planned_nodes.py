@@ -1,41 +1,39 @@
-"""The slots of a cluster for the planner, and the request for nodes that follows from a plan. Pure functions.
+"""The slots of a cluster for the planner, and the request for nodes that a plan leads to. Pure functions.
 
-A slot is the place of a node in a run, such as `hpc.2`. During planning, a slot stands for any node of a given shape.
-After planning, the slots in use are renumbered, so that the primary's slot comes first and the slots of each component
-are contiguous.
+A slot is the place of a node in a run, such as `hpc.2`. During planning, it stands for any node of a certain shape.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from torchyard_core.fleet.cluster import Cluster
 from torchyard_core.formatting import counted
 from torchyard_core.launch.rank_assignment import Plan, PlannedReplica
 from torchyard_core.topology.host_facts import Gpu, HostFacts
-from torchyard_core.topology.model import StrategyKind, Topology
+from torchyard_core.topology.model import Topology
 
 UNUSABLE = ("down", "drained", "fail", "error", "unknown", "future")
-"""Nodes in these states are ignored, because they currently run no jobs."""
+"""States of nodes that currently run no jobs. Nodes in these states are ignored."""
 
 
 @dataclass(frozen=True)
 class Component:
-    """Nodes of the same shape in a job. A job with several components is heterogeneous."""
+    """The nodes of a job that have the same shape. A job with several components is heterogeneous."""
 
     slots: tuple[str, ...]
     cpus: int
     memory_mb: int | None
     """Memory of each node in MiB; None for the cluster's default."""
     gpus: tuple[tuple[str, int], ...]
-    """The number of GPUs of each type; an empty type stands for any."""
+    """The number of GPUs of each type. An empty type stands for any type."""
 
     @property
     def options(self) -> list[str]:
-        """The options of `sbatch` and `srun` that describe the component."""
+        """The options for `sbatch` and `srun` that request the component."""
         found = [f"--nodes={len(self.slots)}", f"--cpus-per-task={self.cpus}"]
         if self.memory_mb is not None:
             found.append(f"--mem={self.memory_mb}M")
@@ -54,70 +52,13 @@ class Component:
         }
 
 
-@dataclass(frozen=True)
-class ClusterJob:
-    """A job of a run: the first one, with the primary, or that of a worker group."""
-
-    group: str
-    """The worker group, such as `group-1`, or "" for the first job."""
-    components: tuple[Component, ...]
-
-    @property
-    def slots(self) -> tuple[str, ...]:
-        return tuple(slot for component in self.components for slot in component.slots)
-
-
-def has_group_jobs(plan: Plan) -> bool:
-    """Returns whether each worker group, except the chief's, has a job of its own.
-
-    The strategy must allow groups to come and go, and the pools of workers must allow the loss of any group
-    (`min_replicas`). Hogwild's groups are one job: each of them holds a part of the model that all others need.
-    """
-    if plan.topology.strategy.kind not in (StrategyKind.DOWNPOUR, StrategyKind.DILOCO) or len(plan.worlds) < 2:
-        return False
-    for world in plan.worlds[1:]:
-        members = [one for one in plan.replicas if one.gang == world.gang]
-        for pool in {one.replica.pool.name: one.replica.pool for one in members}.values():
-            lost = sum(one.replica.pool.name == pool.name for one in members)
-            if pool.min_replicas is None or pool.replicas - lost < pool.min_replicas:
-                return False
-    return True
-
-
-def separated(plan: Plan) -> Plan:
-    """Returns the plan with slots of their own for each worker group that has a job of its own.
-
-    Slurm may give the nodes of several jobs on one node, but a keeper belongs to one job.
-    """
-    if not has_group_jobs(plan):
-        return plan
-    own = {world.gang for world in plan.worlds[1:]}
-    replicas = tuple(
-        replace(one, host=f"{one.host}/{one.gang}") if one.host is not None and one.gang in own else one
-        for one in plan.replicas
-    )
-    hosts = tuple(dict.fromkeys(one.host for one in replicas if one.host is not None))
-    return replace(plan, replicas=replicas, hosts=hosts)
-
-
-def jobs_of(plan: Plan) -> list[ClusterJob]:
-    """Returns the jobs of a plan from `separated`, the one with the primary first."""
-    if not has_group_jobs(plan):
-        return [ClusterJob("", tuple(components_of(plan)))]
-    own = [world.gang for world in plan.worlds[1:]]
-    hosts = {gang: tuple(dict.fromkeys(one.host or "" for one in plan.replicas if one.gang == gang)) for gang in own}
-    rest = tuple(host for host in plan.hosts if not any(host in theirs for theirs in hosts.values()))
-    parts = {"": rest, **hosts}
-    return [ClusterJob(group, tuple(components_of(replace(plan, hosts=part)))) for group, part in parts.items()]
-
-
 def slots_of(cluster: Cluster, shapes: Sequence[Mapping[str, Any]], most: int) -> list[HostFacts]:
-    """Returns the slots of a cluster as hosts for the planner, at most `most` of each shape of nodes.
+    """Returns the slots of a cluster as hosts for the planner, at most `most` slots of each shape.
 
     Args:
         cluster: The cluster.
-        shapes: The nodes by shape, as `cluster.describe` of the agent returns them.
-        most: The number of replicas, since a run does not use more nodes.
+        shapes: The shapes of nodes, as the agent's `cluster.describe` returns them.
+        most: The number of replicas. A run never uses more nodes.
     """
     slots: list[HostFacts] = []
     for shape in shapes:
@@ -141,7 +82,7 @@ def slots_of(cluster: Cluster, shapes: Sequence[Mapping[str, Any]], most: int) -
 
 
 def on_slots(topology: Topology, cluster: Cluster, slots: Sequence[HostFacts]) -> Topology:
-    """Returns the topology with the slots in place of the cluster's name in each pool."""
+    """Returns the topology in which the pools name the slots instead of the cluster."""
     names = tuple(slot.name for slot in slots)
     pools = [
         pool.model_copy(update={"hosts": names}) if pool.hosts and cluster.name in pool.hosts else pool
@@ -151,10 +92,10 @@ def on_slots(topology: Topology, cluster: Cluster, slots: Sequence[HostFacts]) -
 
 
 def components_of(plan: Plan) -> list[Component]:
-    """Returns the components that a plan requests, with the primary's component first.
+    """Returns the components that a plan requests, the primary's first.
 
-    There are several components only if some nodes need GPUs that others do not need. All nodes of a component get the
-    resources of its most demanding node.
+    There are several components only if nodes need different GPUs. All nodes of a component get the CPUs and the memory
+    of the node that needs most.
     """
     needs = {slot: _need(plan.on_host(slot)) for slot in plan.hosts}
     kinds = list(dict.fromkeys(gpus for _, _, gpus in needs.values()))
@@ -167,13 +108,38 @@ def components_of(plan: Plan) -> list[Component]:
     return found
 
 
+def have_room(shapes: Sequence[Mapping[str, Any]], nodes: Collection[str], components: Iterable[Component]) -> bool:
+    """Returns whether `nodes` contains a separate, sufficient node for each slot of the components.
+
+    Args:
+        shapes: The shapes of nodes, as the agent's `cluster.describe` returns them.
+        nodes: The names of nodes.
+        components: The components of all jobs of a run.
+    """
+    left = [shape for shape in shapes for node in shape["names"] if node in nodes]
+    left.sort(key=lambda shape: (sum(shape["gpus"].values()), shape["cpus"]))
+    wanted = [one for one in components for _ in one.slots]
+    wanted.sort(key=lambda one: (sum(count for _, count in one.gpus), one.cpus), reverse=True)
+    for component in wanted:
+        found = next((shape for shape in left if _has(shape, component)), None)
+        if found is None:
+            return False
+        left.remove(found)
+    return True
+
+
+def _has(shape: Mapping[str, Any], component: Component) -> bool:
+    gpus = all((shape["gpus"].get(kind, 0) if kind else sum(shape["gpus"].values())) >= n for kind, n in component.gpus)
+    return gpus and int(shape["cpus"]) >= component.cpus and int(shape["memory_mb"]) >= (component.memory_mb or 0)
+
+
 def request_text(components: Sequence[Component]) -> str:
     """Describes a request for nodes: `2 nodes (--cpus-per-task=4 --gpus-per-node=a100:4)`."""
     return " and ".join(f"{counted(len(one.slots), 'node')} ({' '.join(one.options[1:])})" for one in components)
 
 
 def _need(replicas: Sequence[PlannedReplica]) -> tuple[int, int | None, tuple[tuple[str, int], ...]]:
-    """Returns the CPUs, the memory in MiB, and the GPUs by type that the replicas on a node need."""
+    """Returns the CPUs, the memory in MiB, and the GPUs by type that the replicas of one node need together."""
     cpus = sum(one.replica.pool.cpus or one.ranks for one in replicas)
     memories = [one.replica.pool.memory_gb for one in replicas]
     known = [gigabytes for gigabytes in memories if gigabytes is not None]
@@ -183,27 +149,8 @@ def _need(replicas: Sequence[PlannedReplica]) -> tuple[int, int | None, tuple[tu
     return math.ceil(cpus), memory, tuple((kind, kinds.count(kind)) for kind in dict.fromkeys(kinds))
 
 
-def renumbered(plan: Plan, cluster: Cluster) -> Plan:
-    """Returns the plan with slots numbered from 1 by job and component, and with placeholders for GPUs.
-
-    The primary's slot is the first. The GPUs of a slot are counted from 0 in the order of its replicas.
-    """
-    order = [slot for job in jobs_of(plan) for slot in job.slots]
-    names = {slot: cluster.slot(number) for number, slot in enumerate(order, 1)}
-    used = dict.fromkeys(names.values(), 0)
-    replicas = []
-    for one in plan.replicas:
-        slot = names[one.host or ""]
-        gpus = []
-        for gpu in one.gpus:
-            gpus.append(replace(gpu, index=used[slot], uuid=f"@gpu:{slot}:{used[slot]}@"))
-            used[slot] += 1
-        replicas.append(replace(one, host=slot, gpus=tuple(gpus)))
-    return replace(plan, replicas=tuple(replicas), hosts=tuple(names.values()))
-
-
 def without_placeholders(replicas: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Returns planned replicas for a run's record, with readable names of GPUs such as `hpc.1:0`."""
+    """Returns planned replicas for a run's record, with readable names such as `hpc.1:0` in place of placeholders."""
     return [
         {**replica, "gpus": [gpu.removeprefix("@gpu:").removesuffix("@") for gpu in replica["gpus"]]}
         for replica in replicas
@@ -211,6 +158,6 @@ def without_placeholders(replicas: list[dict[str, Any]]) -> list[dict[str, Any]]
 
 
 def with_gpu_types(replicas: list[dict[str, Any]], plan: Plan) -> list[dict[str, Any]]:
-    """Returns the planned replicas of a run's record with the types of their GPUs, which no later check finds."""
+    """Adds the types of GPUs to the planned replicas of a run's record, because no later check finds them out."""
     types = {planned.name: [gpu.name for gpu in planned.gpus] for planned in plan.replicas}
     return [{**replica, "gpu_types": types[replica["name"]]} for replica in replicas]

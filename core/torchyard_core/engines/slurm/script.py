@@ -1,7 +1,8 @@
-"""The script that is submitted for a run: `#SBATCH` lines, and a command that runs the agent's batch program."""
+"""The script that is submitted for a run: `#SBATCH` lines, and the command that starts the agent's batch program."""
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Sequence
 
@@ -10,13 +11,13 @@ from torchyard_core.fleet.cluster import Cluster
 from torchyard_core.topology.model import Topology
 
 SUBMISSION, FOLDER = "@submission@", "@job@"
-"""Placeholders for the command of the batch program and for the job's folder, which the login node fills in."""
+"""Placeholders for the command of the batch program and for the job's folder. The login node replaces them."""
 RESERVATION = "torchyard_"
-"""Prefix of the names of reservations, followed by the ID of the booking."""
+"""Prefix of the name of a reservation. The ID of the booking follows it."""
 SAVE_MARGIN_S = 30.0
-"""Time in seconds for saving and for the requeue, in addition to the run's `stop_grace_s`.
+"""Time in seconds for saving and requeueing, in addition to the run's `stop_grace_s`.
 
-Slurm may send its signal up to a minute early.
+Slurm may send its signal up to a minute earlier than that.
 """
 
 
@@ -29,8 +30,9 @@ def job_script(
     group: str = "",
     *,
     is_only: bool = True,
+    array: str = "",
 ) -> str:
-    """Returns the script of a run's job.
+    """Returns the script of a run's job, or of the jobs of a sweep.
 
     Args:
         run_id: The ID of the run, which is part of the job's name.
@@ -38,8 +40,9 @@ def job_script(
         cluster: The cluster of the fleet file.
         components: The request for nodes.
         delay_s: Time in seconds from the submission to the earliest start.
-        group: The worker group whose job this is, or "" for the first or only job of the run.
-        is_only: Whether the run has no other job. The loss of a node of one of several jobs ends that job.
+        group: The worker group that the job belongs to, or "" for the first or only job of the run.
+        is_only: Whether the run has no other job. If it has others, the job ends when it loses a node.
+        array: The elements of a sweep's array, such as `1-8%2`; "" for a job that is not an array.
     """
     grace = round(topology.program.stop_grace_s + SAVE_MARGIN_S)
     common = [f"--job-name=torchyard-{run_id}{f'-{group}' if group else ''}"]
@@ -52,17 +55,19 @@ def job_script(
         if value is not None:
             common.append(f"--{option}={value}")
     first = [
-        f"--output={FOLDER}/{group or 'batch'}.log",
+        f"--output={FOLDER}/{'element-%a' if array else group or 'batch'}.log",
         "--open-mode=append",
         "--export=ALL",
         "--requeue",
         f"--signal=B:USR1@{grace}",
         f"--comment=torchyard:{run_id}",
     ]
+    if array:
+        first.append(f"--array={array}")
     if survives_node_loss(topology) and is_only:
         first.append("--no-kill")
-    if delay_s is not None and not group:  # The job of a group depends on the first one.
-        first.append(f"--begin=now+{max(0, round(delay_s))}")
+    if delay_s is not None and not group:  # A group job needs no start time, because it depends on the first job.
+        first.append(f"--begin=now+{max(0, math.ceil(delay_s))}")
     lines = ["#!/bin/sh"]
     for number, component in enumerate(components):
         if number:
@@ -73,19 +78,19 @@ def job_script(
 
 
 def dependent(script: str) -> str:
-    """Returns the script of a worker group's job with the option that is passed to `sbatch` at its submission."""
+    """Returns the script of a group job, with the dependency that `sbatch` gets as an option at the submission."""
     first, _, rest = script.partition("\n")
     return f"{first}\n#SBATCH --dependency=after:FIRST-JOB\n{rest}"
 
 
 def in_reservation(script: str, reservation: str, time_limit: str | None, left_s: float) -> str:
-    """Returns the script of a job that runs in a reservation, and whose time limit lies within it.
+    """Returns the script of a job that runs in a reservation. The job's time limit ends within the reservation.
 
     Args:
         script: The script of `job_script`.
         reservation: The name of the reservation.
-        time_limit: The time limit of the cluster's jobs, if the fleet file has one.
-        left_s: Time in seconds from the job's start to the end of the reservation.
+        time_limit: The time limit of the cluster's jobs in the fleet file; None if there is none.
+        left_s: Time in seconds from the start of the job to the end of the reservation.
     """
     limit = left_s if time_limit is None else min(left_s, limit_seconds(time_limit))
     lines = []
@@ -93,13 +98,13 @@ def in_reservation(script: str, reservation: str, time_limit: str | None, left_s
         if line.startswith("#SBATCH --time="):
             continue
         lines.append(line)
-        if line.startswith("#SBATCH --job-name="):  # Each component of a heterogeneous job begins with its name.
+        if line.startswith("#SBATCH --job-name="):  # Each component of the job has one line of this kind.
             lines += [f"#SBATCH --reservation={reservation}", f"#SBATCH --time={max(1, int(limit // 60))}"]
     return "\n".join([*lines, ""])
 
 
 def limit_seconds(text: str) -> float:
-    """Parses a time limit of the fleet file: `90` (minutes), `90:00`, `04:00:00`, `2-00` or `2-00:00:00`."""
+    """Parses a time limit of the fleet file, such as `90` (minutes), `90:00`, `04:00:00`, `2-00` or `2-00:00:00`."""
     days, dash, rest = text.rpartition("-")
     parts = [int(part) for part in rest.split(":")]
     if dash:
@@ -112,5 +117,5 @@ def limit_seconds(text: str) -> float:
 
 
 def survives_node_loss(topology: Topology) -> bool:
-    """Returns whether the run may continue after losing a node. If so, the job must not end with that node."""
+    """Returns whether the run may continue without a lost node. If so, Slurm must not end the job for this loss."""
     return any(pool.min_replicas is not None and pool.min_replicas < pool.replicas for pool in topology.pools)

@@ -1,7 +1,7 @@
-"""User authentication with keys of the ssh-agent, key files, and prompts.
+"""User authentication with keys of the ssh-agent, key files, and prompts for passwords and codes.
 
-The order of attempts avoids prompts: keys of the ssh-agent and unencrypted files are tried first, and an encrypted file
-is not opened if the ssh-agent holds its key. A server may require several methods (AuthenticationMethods).
+Keys that need no prompt are tried first (`private_keys.ordered_keys`). A server may require several methods
+(AuthenticationMethods).
 """
 
 from __future__ import annotations
@@ -22,20 +22,23 @@ from torchyard_core.fleet.credential_prompts import (
     printable,
 )
 from torchyard_core.fleet.ssh.interactive_auth import ASKING_METHODS, InteractiveAuth
-from torchyard_core.fleet.ssh.private_keys import BadKey, KeyFile, WrongPassphrase, agent_keys, inspect_key_file
-from torchyard_core.fleet.ssh.route import Route, existing_identities
+from torchyard_core.fleet.ssh.private_keys import BadKey, KeyFile, WrongPassphrase, agent_keys, ordered_keys
+from torchyard_core.fleet.ssh.route import Route
 from torchyard_core.next_steps import Advice, SetHostField
 
 LOGIN_TIMEOUT_S = 60.0
 """Timeout in seconds for each authentication request. It is long because logins on slow hosts may take 10 s."""
 PATIENT_FOR_S = 10.0
-"""Seconds that a prompt must have been open for a connection that the server closes to count as an expired login."""
+"""Minimum age in seconds at which a login counts as expired if the server closes the connection during a prompt.
+
+If the connection is closed earlier, the server may have refused the login.
+"""
 METHODS = ("publickey", *ASKING_METHODS)
 """The authentication methods in the order in which they are tried."""
 
 
 class LoginExpired(Exception):
-    """Raised if the server closed the connection during a prompt. The next attempt uses the user's answer."""
+    """Raised if the server closed the connection during a prompt. The next login attempt uses the user's answer."""
 
 
 class Login:
@@ -51,7 +54,7 @@ class Login:
         self._interactive = InteractiveAuth(route, transport, secrets, began)
         self._asked_passphrase = False
         self._encrypted: list[KeyFile] = []
-        """Encrypted files whose keys the ssh-agent does not hold."""
+        """Encrypted key files whose keys the ssh-agent does not hold."""
         self._tried: list[str] = []
         self._problems: list[str] = []
 
@@ -59,7 +62,7 @@ class Login:
         """Authenticates the user.
 
         Raises:
-            LoginRefused: The server accepted no method, or the user cancelled. The message lists attempts and problems.
+            LoginRefused: The server accepted no method, or the user cancelled. The message lists what was tried.
             LoginExpired: The server closed the connection during a prompt.
             paramiko.SSHException, EOFError, OSError: The connection was lost.
         """
@@ -78,8 +81,7 @@ class Login:
             raise
 
     def _run(self) -> None:
-        # Keys are tried first. If a key is accepted, this saves the two round trips that asking for the accepted
-        # methods takes.
+        # Keys are tried first, because an accepted key saves the two round trips of asking for the accepted methods.
         further = None if "publickey" in self._route.refused_methods else self._by_open_keys()
         done = set() if further is None else {"publickey"}
         if further is None:
@@ -95,7 +97,7 @@ class Login:
                 further = accepted
 
     def _start(self) -> Sequence[str]:
-        """Requests the methods that the server accepts. The result is empty if no authentication is required."""
+        """Asks the server for its authentication methods. The result is empty if no authentication is required."""
         try:
             accepted: Sequence[str] = self._transport.auth_none(self._route.user)
         except paramiko.BadAuthenticationType as refusal:
@@ -106,19 +108,10 @@ class Login:
     # has refused. An empty result means that the user is authenticated.
 
     def _by_open_keys(self) -> Sequence[str] | None:
-        files = [inspect_key_file(path) for path in existing_identities(self._route)]
-        named = {file.public for file in files if file.public} if self._route.identity_files else set()
         with agent_keys(self._route) as held:
-            in_agent = {key.asbytes() for key in held}
-            others = [] if self._route.identities_only else [key for key in held if key.asbytes() not in named]
-            left = [file for file in files if file.private and not (file.public and file.public in in_agent)]
-            candidates: list[tuple[paramiko.PKey | KeyFile, str]] = [
-                *((key, _description(key)) for key in held if key.asbytes() in named),
-                *((file, file.display_path) for file in left if not file.encrypted),
-                *((key, _description(key)) for key in others),
-            ]
-            self._encrypted = [file for file in left if file.encrypted]
-            for key, description in candidates:
+            open_keys, self._encrypted = ordered_keys(self._route, held)
+            for key in open_keys:
+                description = key.display_path if isinstance(key, KeyFile) else _description(key)
                 if (accepted := self._by_key(key, description)) is not None:
                     return accepted
         return None
@@ -147,7 +140,7 @@ class Login:
         return accepted
 
     def _opened_key(self, file: KeyFile) -> paramiko.PKey | None:
-        """Returns the key, or None if it is encrypted and the user cannot be prompted or skips it.
+        """Returns the key of a file, or None if the key is encrypted and the user cannot be prompted or skips it.
 
         Raises BadKey if the file is unusable.
         """
@@ -158,7 +151,7 @@ class Login:
             return None
         self._asked_passphrase = True
         return self._secrets.obtain(
-            # The public key is part of the cache key, since the file may be replaced.
+            # The key of the cache contains the public key, because the file may be replaced by another key.
             ("key", str(file.path), file.public),
             CredentialPrompt(CredentialKind.PASSPHRASE, self._route.name, f"the key {file.display_path}", "Passphrase"),
             self._began,

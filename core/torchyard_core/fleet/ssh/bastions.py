@@ -34,7 +34,7 @@ class Bastion:
         return self.login.result()
 
     def release(self) -> None:
-        """Releases the bastion for one connection."""
+        """Ends the use of the login by one connection. The last release closes the login."""
         self._bastions.release(self)
 
 
@@ -47,7 +47,7 @@ class Bastions:
     def lease(self, route: Route) -> Bastion:
         """Returns the login on a bastion. The first caller logs in, and later callers share the login.
 
-        Each caller has to release it. Raises HostError if the login fails.
+        Each caller has to release the returned bastion. Raises HostError if the login fails.
         """
         with self._lock:
             bastion = self._shared.get(route)
@@ -58,14 +58,14 @@ class Bastions:
         if first:
             try:
                 bastion.login.set_result(self._connect(route))
-            except BaseException as error:  # Each thread that waits for this login gets the error from the future.
+            except BaseException as error:  # All threads that wait for this login get the error from the future.
                 bastion.login.set_exception(error)
         try:
             bastion.login.result()
         except HostError as error:
             self.release(bastion)
             raise _copy(error) from error
-        # BaseException includes KeyboardInterrupt. The caller must not count as a user of the bastion then.
+        # After KeyboardInterrupt, the caller must not remain counted as a user of the bastion.
         except BaseException:
             self.release(bastion)
             raise

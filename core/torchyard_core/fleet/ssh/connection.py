@@ -39,7 +39,7 @@ class Tunnel:
 
 
 class SshConnection:
-    """An SSH connection to a host or bastion. `close` also releases the bastion before it on the route."""
+    """An SSH connection to a host or bastion. `close` also releases the bastion through which the connection runs."""
 
     def __init__(self, route: Route, transport: paramiko.Transport, release: Callable[[], None]):
         """Creates a connection over an authenticated transport. `close` calls `release`, which releases the bastion."""
@@ -86,7 +86,7 @@ class SshConnection:
                 return
             self._closed = True
         self._transport.close()
-        self._transport.sock.close()  # If a transport ended by itself, its socket is still open.
+        self._transport.sock.close()  # A transport that has ended by itself leaves the socket open.
         self._release()
 
 

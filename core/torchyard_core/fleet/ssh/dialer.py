@@ -29,13 +29,13 @@ from torchyard_core.fleet.ssh.proxy_command import ProxyCommand
 from torchyard_core.fleet.ssh.route import Route, UserConfig, as_host, route_to
 
 HANDSHAKE_TIMEOUT_S = 30.0
-"""Timeout in seconds for the server's banner and the key exchange. A server on which DNS fails answers slowly."""
+"""Timeout in seconds for the server's banner and for the key exchange. A server with failing DNS answers slowly."""
 DROPS_FOR_S = 20.0
 """Time in seconds from the first dropped connection until the dialer treats the host as unreachable."""
 LATE_ATTEMPTS = 3
 PASSED_WITHIN_S = 3.0
 DROPPED_MARKS = ("kex_exchange_identification", "Connection closed", "Connection reset", "MaxStartups")
-"""Parts of error messages by which an `ssh` used as a ProxyCommand reports that an sshd dropped its connection."""
+"""Parts of the messages with which `ssh`, run as a ProxyCommand, reports that an sshd has dropped the connection."""
 
 # This package explains errors itself, so the tracebacks that paramiko logs are suppressed.
 logging.getLogger("paramiko").setLevel(logging.CRITICAL)
@@ -47,7 +47,7 @@ class SshDialer:
     def __init__(self, known_hosts: Path, questions: Prompter | None = None):
         """Creates a dialer.
 
-        `known_hosts` is Torchyard's own file; the user's known_hosts is read, but never written.
+        `known_hosts` is Torchyard's own file of host keys. The user's known_hosts is read, but never written.
         """
         self.known_hosts = known_hosts
         self._keys = KnownHosts(known_hosts)
@@ -86,18 +86,18 @@ class SshDialer:
         return {kind: fingerprint(key) for kind, key in self._keys.keys_of(self._route(host)).items()}
 
     def bastions(self, host: Host) -> list[Host]:
-        """Returns the bastions on the way to `host`, the nearest first. Their host keys are checked at the login."""
+        """Returns the bastions on the way to `host`, the nearest first. A login also checks their host keys."""
         return [as_host(hop) for hop in self._route(host).hops[:-1]]
 
     def trust(self, host: Host, line: str) -> None:
-        """Records a host's key in Torchyard's file. The key replaces older keys of the host."""
+        """Records a host's key, given as a known_hosts line, in Torchyard's file, in place of the host's older keys."""
         self._keys.trust(self._route(host), line)
 
     def _route(self, host: Host) -> Route:
         return route_to(host, self._config.lookup)
 
     def _connect(self, route: Route, began: float) -> SshConnection:
-        """Logs in. `began` is the time of the user's request by the monotonic clock."""
+        """Logs in to the host of a route. `began` is the time of the user's request (monotonic clock)."""
 
         def log_in(transport: paramiko.Transport) -> None:
             self._keys.check(route, transport.get_remote_server_key())
@@ -107,7 +107,10 @@ class SshDialer:
         return self._retry(route, lambda: self._open(route, log_in))
 
     def _retry(self, route: Route, attempt: Callable[[], SshConnection]) -> SshConnection:
-        """Repeats the attempt after each early drop and each expired login. Raises HostError if the login fails."""
+        """Calls `attempt`, and retries if the connection is dropped before the login or the login expires at a prompt.
+
+        Raises HostError if `attempt` fails for another reason, or if the retries are exhausted.
+        """
         pause = Backoff(0.2, 4.0)
         dropped_since = 0.0
         late = 0
@@ -128,7 +131,7 @@ class SshDialer:
     def _open(self, route: Route, log_in: Callable[[paramiko.Transport], None]) -> SshConnection:
         """Makes one attempt to log in. Raises HostError, EarlyDrop or LoginExpired if the attempt fails."""
         sock: Any = None
-        # Bastions are acquired before the login slot, so waiting for bastions does not block a slot.
+        # The bastion is acquired before the login slot, so that no slot is held while the login on the bastion waits.
         bastion = self._bastions.lease(route.via) if route.via else None
         release = bastion.release if bastion else lambda: None
         try:
@@ -141,11 +144,11 @@ class SshDialer:
                     # The transport is not authenticated if the caller requested only the host key.
                     if transport.is_authenticated():
                         _await_first_response(transport)
-                except BaseException:  # BaseException includes KeyboardInterrupt. The thread must end then, too.
+                except BaseException:  # The transport's thread must also end after KeyboardInterrupt.
                     transport.close()
                     raise
             return SshConnection(route, transport, release)
-        # BaseException includes KeyboardInterrupt. The socket and the bastion must be released then, too.
+        # The socket and the bastion must also be released after KeyboardInterrupt.
         except BaseException as error:
             if sock is not None:
                 sock.close()
@@ -213,7 +216,7 @@ def _await_first_response(transport: paramiko.Transport) -> None:
 
 
 def _was_dropped(error: BaseException) -> bool:
-    """Returns whether the server closed the connection, according to the error or an error that preceded it."""
+    """Returns whether the server closed the connection, according to `error` or the errors that led to it."""
     while not isinstance(error, (EOFError, ConnectionResetError, BrokenPipeError)):
         if error.__context__ is None:
             return False

@@ -32,7 +32,7 @@ class InteractiveAuth:
         self._complaint = ""
         self._used: set[tuple[str, ...]] = set()
         self.asked = False
-        """Whether authentication has begun, in which the user may be prompted by this or another login."""
+        """Whether `authenticate` was called. If so, the user may have been prompted, by this or a concurrent login."""
         self.refused = False
         """Whether the server rejected an answer."""
 
@@ -92,7 +92,7 @@ class InteractiveAuth:
             instructions=text,
             complaint=self._complaint,
         )
-        # One-time codes are not stored, since the server treats a repeated code as a wrong answer.
+        # One-time codes are not stored, because the server rejects a code that was already used.
         return self._known_or_asked(question, keep=not echo and "password" in prompt.lower())
 
     def _known_or_asked(self, question: CredentialPrompt, *, keep: bool) -> str:
@@ -103,7 +103,7 @@ class InteractiveAuth:
         answer = self._secrets.ask(self._account, replace(question, complaint=self._complaint), self._began)
         self._used.add(key)
         if keep:
-            # The answer is stored before the server accepts it. If the server has closed the connection, the next
-            # attempt uses it.
+            # The answer is stored before the server accepts it. If the server has closed the connection during the
+            # prompt, the next login attempt uses the stored answer.
             self._secrets.remember(key, answer)
         return answer

@@ -1,7 +1,7 @@
-"""Keepalive of SSH connections by requests that the other side must answer.
+"""Keepalive for SSH connections, with requests that the server must answer.
 
-paramiko's own keepalive expects no answer, so it does not detect a peer that has disappeared (power cut, pulled cable,
-lost NAT state). TCP detects this only after a quarter of an hour.
+paramiko's own keepalive expects no answer, so it does not detect that the server has disappeared (power failure,
+unplugged cable, lost NAT state). TCP alone detects this only after about 15 minutes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from paramiko.packet import Packetizer
 
 
 class KeepalivePacketizer(Packetizer):
-    """A packetizer that sends a request after silence, and ends the connection after several unanswered requests.
+    """A packetizer that requests an answer after silence, and ends the connection after several unanswered requests.
 
     The checks run on the transport's thread.
     """
@@ -33,7 +33,7 @@ class KeepalivePacketizer(Packetizer):
         self._ask: Callable[[], None] = lambda: None
 
     def watch(self, interval_s: float, count: int, ask: Callable[[], None]) -> None:
-        """Starts calling `ask` after each `interval_s` of silence.
+        """Starts calling `ask` after each silence of `interval_s` seconds.
 
         If the silence continues for another interval after `count` calls, the connection ends.
         """
@@ -64,13 +64,14 @@ class KeepalivePacketizer(Packetizer):
             raise EOFError  # paramiko ends the transport on EOFError.
         self._unanswered += 1
         self._heard_at = time.monotonic()
-        # While a message is being sent, no request can be sent. Instead, the interval counts as unanswered.
+        # While another message is being sent, no request can be sent. The interval still counts as an unanswered
+        # request, because the peer may have stopped reading.
         if not self._sending:
             self._ask()
 
 
 def keepalive_request() -> paramiko.Message:
-    """Returns a request that sshd answers with a failure, which is sufficient evidence that the host is alive."""
+    """Returns a request that sshd answers with a failure. Any answer proves that the host is alive."""
     request = paramiko.Message()
     request.add_byte(cMSG_GLOBAL_REQUEST)
     request.add_string("keepalive@openssh.com")
@@ -79,13 +80,16 @@ def keepalive_request() -> paramiko.Message:
 
 
 def keep_alive(transport: paramiko.Transport, interval_s: float, count: int) -> None:
-    """Starts sending a request after each `interval_s` of silence. `count` unanswered requests end the transport."""
+    """Makes `transport` send a keepalive request after each silence of `interval_s` seconds.
+
+    If `count` requests remain unanswered, the transport ends.
+    """
     packetizer = transport.packetizer
     assert isinstance(packetizer, KeepalivePacketizer)
 
     def ask() -> None:
         if transport.in_kex or not transport.clear_to_send.is_set():
-            return  # No other message may be sent during a key exchange. The time still counts as silence.
+            return  # A key exchange allows no other message. The time still counts as silence.
         transport._send_message(keepalive_request())  # type: ignore[attr-defined]  # The type stubs lack this attribute.
 
     packetizer.watch(interval_s, count, ask)

@@ -32,7 +32,7 @@ class KnownHosts:
     """The trusted host keys. A file is read again after it has changed."""
 
     def __init__(self, path: Path):
-        """Creates an instance. `path` is Torchyard's own file."""
+        """Creates an instance. `path` is Torchyard's own known_hosts file."""
         self.path = path
         self._lock = threading.Lock()
         self._read: dict[Path, tuple[tuple[int, int], _Recorded]] = {}
@@ -57,7 +57,7 @@ class KnownHosts:
             return
         if not known:
             if route.key_name.startswith("[") and self._named(route.address.lower()).get(key.get_name()) == key:
-                return  # As ssh(1) does, this accepts a key that is recorded for the host's name without a port.
+                return  # As in ssh(1), a key that is recorded for the host's name without a port is also accepted.
             message = f"the host key of {route.name} ({route.place}) is not known: {key.get_name()} {fingerprint(key)}."
             hint = ("Compare it with the host's own before you trust it.", TrustKey(route.name))
             raise KeyUnknown(route.name, message, fingerprint=fingerprint(key), hint=hint)
@@ -71,7 +71,7 @@ class KnownHosts:
         )
 
     def prefer_known(self, route: Route, transport: paramiko.Transport) -> None:
-        """Prefers the types of trusted keys in the key exchange, because a host may have keys of several types."""
+        """Makes the key exchange prefer host key types with a trusted key. A host may have keys of several types."""
         options = transport.get_security_options()
         known: list[str] = []
         for kind in self.keys_of(route):
@@ -80,7 +80,7 @@ class KnownHosts:
         options.key_types = tuple(sorted(types, key=lambda kind: (kind not in known, types.index(kind))))
 
     def trust(self, route: Route, line: str) -> None:
-        """Records a host's key in Torchyard's file.
+        """Records a host's key, given as a known_hosts line, in Torchyard's file.
 
         The key replaces older keys of the host. Raises OSError if the file cannot be written.
         """
@@ -90,7 +90,7 @@ class KnownHosts:
             replace_content(self.path, "\n".join([*kept, line]) + "\n", errors="surrogateescape")
 
     def _paths(self) -> tuple[Path, Path]:
-        """Returns the paths of the user's file and of Torchyard's, which takes precedence."""
+        """Returns the paths of the known_hosts files: the user's, then Torchyard's, which takes precedence."""
         return expand_user(USER_KNOWN_HOSTS), self.path
 
     def _named(self, name: str) -> dict[str, paramiko.PKey]:
@@ -115,7 +115,7 @@ class _Recorded:
     """The parsed content of one known_hosts file."""
 
     entries: tuple[tuple[tuple[str, ...], paramiko.PKey], ...]
-    """Names, plain or hashed, with their key."""
+    """The host names of each line, plain or hashed, and the line's key."""
     revoked: frozenset[bytes]
     """Revoked keys (`@revoked`) in SSH's wire format."""
 
@@ -157,7 +157,7 @@ def _entry(line: str) -> tuple[tuple[str, ...], paramiko.PKey] | None:
 
 
 def _is_name(name: str, known: str) -> bool:
-    """Returns whether a recorded name, which may be hashed, is `name`."""
+    """Returns whether the recorded name `known`, which may be hashed, stands for `name`."""
     if not known.startswith("|1|"):
         return known == name
     try:

@@ -13,9 +13,9 @@ from torchyard_core.next_steps import SetHostField, parts_of
 
 
 def explain(route: Route, error: BaseException) -> HostError:
-    """Returns the HostError for an error of a login.
+    """Converts an error during a login to a HostError.
 
-    The error may come from paramiko or the system, or be an EarlyDrop or already a HostError.
+    The error may come from paramiko or the operating system, or be an EarlyDrop. A HostError is returned unchanged.
     """
     name, place = route.name, f"{route.name} ({route.place})"
     if isinstance(error, HostError):
@@ -50,10 +50,10 @@ def explain(route: Route, error: BaseException) -> HostError:
 
 
 def with_jump_of(host: str, error: HostError) -> HostError:
-    """Returns the error of a login on `host`, with next steps that are possible in the fleet file.
+    """Returns the error of a login on `host` with next steps that the user can take in the fleet file.
 
-    A bastion is not in the fleet file. A step that would set a field of the bastion sets `proxy_jump` of `host`
-    instead.
+    The fleet file has no entries for bastions. A next step that sets a field of a bastion is therefore replaced by one
+    that sets `proxy_jump` of `host`.
     """
     edit = SetHostField(host, "proxy_jump")
     advice = tuple(
@@ -65,7 +65,7 @@ def with_jump_of(host: str, error: HostError) -> HostError:
 
 
 def silent_in_key_exchange(route: Route) -> HostError:
-    """Returns the error for a server that sends its banner, but no packets of the key exchange."""
+    """Returns the error for a server that sends its SSH banner, but does not complete the key exchange."""
     return Unreachable(
         route.name,
         f"{route.name} ({route.place}) sends its SSH banner and then nothing more: the key exchange did not end.",

@@ -1,4 +1,4 @@
-"""Limit of concurrent logins: an sshd may drop connections beyond its MaxStartups (10 by default)."""
+"""Limits the number of concurrent logins, because an sshd may drop connections beyond its MaxStartups (default 10)."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ class LoginGate:
 
 
 class LoginThrottle:
-    """The login gates of all sshds, each of which limits the logins on one sshd.
+    """The login gates, one for each sshd.
 
-    The keys are values of `Route.throttle_key`, or strings for logins by the system's ssh.
+    A key is a value of `Route.throttle_key`, or a string for a login by the system's ssh.
     """
 
     def __init__(self) -> None:
@@ -65,7 +65,7 @@ class LoginThrottle:
 class Backoff:
     """Exponential backoff with jitter.
 
-    The first pause is at most `first_s` seconds long, and no pause is longer than `most_s`.
+    The first delay is at most `first_s` seconds, and no delay exceeds `most_s` seconds.
     """
 
     def __init__(self, first_s: float, most_s: float, chance: Callable[[], float] = random.random):
@@ -75,10 +75,10 @@ class Backoff:
         self.failures = 0
 
     def next(self) -> float:
-        """Counts a failure, and returns the pause after it in seconds.
+        """Counts a failure, and returns the delay in seconds before the next attempt.
 
-        The pause is random, between half the maximum and the maximum. The maximum doubles with each failure, up to
-        `most_s`.
+        The delay is chosen at random between half the maximum and the maximum. The maximum doubles with each failure,
+        up to `most_s`.
         """
         whole = min(self._most_s, self._first_s * 2.0 ** min(self.failures, 30))
         self.failures += 1

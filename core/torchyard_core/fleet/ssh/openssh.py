@@ -1,7 +1,7 @@
 """The system's `ssh` as transport: its command line and the interpretation of its error output.
 
-`ssh` checks host keys itself, against the user's known_hosts, Torchyard's file, which is passed as a further global
-file, and the system's global files.
+`ssh` checks host keys against the user's known_hosts, Torchyard's known_hosts (passed as an additional global file) and
+the system's global files.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _UNREACHABLE = (
     *("Network is unreachable", "Connection reset", "Connection closed by", "kex_exchange_identification"),
 )
 CONFIGURATION_WITHIN_S = 10.0
-"""Timeout in seconds for `ssh -G`, which opens no connection but may run a `Match exec`."""
+"""Timeout in seconds for `ssh -G`, which opens no connection but may run the command of a `Match exec`."""
 
 
 def open_ssh(host: Host, known_hosts: Path, remote: str, throttle: LoginThrottle) -> Channel:
-    """Waits for a login slot on the first sshd of the route, then runs `remote` on `host`.
+    """Waits for a login slot of the route's first sshd, then runs the command `remote` on `host`.
 
     Raises OSError if `ssh` cannot be started.
     """
@@ -38,7 +38,7 @@ def open_ssh(host: Host, known_hosts: Path, remote: str, throttle: LoginThrottle
 class _SlotChannel:
     """A channel that holds a login slot until the host's first output.
 
-    The slot is also released if the channel ends or is closed before that.
+    The slot is also released if the channel ends or is closed before any output.
     """
 
     def __init__(self, channel: Channel, slot: ExitStack):
@@ -58,7 +58,7 @@ class _SlotChannel:
 
 
 def _first_hop(host: Host, known_hosts: Path) -> str:
-    """Returns a key that identifies the first sshd of the route, according to the output of `ssh -G`."""
+    """Returns a key that identifies the first sshd of the route, as determined by `ssh -G`."""
     try:
         command = ["ssh", "-G", *ssh_command(host, known_hosts, "")[1:-1]]
         done = subprocess.run(
@@ -82,7 +82,7 @@ def ssh_command(host: Host, known_hosts: Path, remote: str) -> list[str]:
 
 
 def terminal_command(host: Host, known_hosts: Path) -> list[str]:
-    """Returns the command line of a login shell on `host`, for a terminal in which ssh may prompt the user."""
+    """Returns the command that opens a login shell on `host` in a terminal, where ssh may prompt the user."""
     return ["ssh", *_options(host, known_hosts), "--", host.address or host.name]
 
 
@@ -96,7 +96,7 @@ def _options(host: Host, known_hosts: Path) -> list[str]:
 
 
 def explain(host: str, output: str) -> HostError | None:
-    """Returns the HostError for an error output of `ssh`, or None if the output is not about the connection."""
+    """Converts the error output of `ssh` to a HostError. Returns None if it does not report a connection error."""
     text = " ".join(output.split())[-300:]
     if "HOST IDENTIFICATION HAS CHANGED" in output:
         return KeyChanged(host, f"the host key of {host} has changed, says ssh.", fingerprint=_fingerprint(output))

@@ -1,4 +1,4 @@
-"""Private keys for logins: plain or encrypted key files, and keys of an ssh-agent."""
+"""Private keys for logins, from key files and from an ssh-agent, and the order in which they are tried."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import contextlib
 import os
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,11 +17,11 @@ import paramiko
 from paramiko.agent import AgentKey, AgentSSH
 from paramiko.pkey import UnknownKeyType
 
-from torchyard_core.fleet.ssh.route import Route
+from torchyard_core.fleet.ssh.route import Route, existing_identities
 from torchyard_core.home import expand_user
 
 AGENT_TIMEOUT_S = 30.0
-"""Timeout in seconds for the ssh-agent, in which the user may have to confirm the use of a key."""
+"""Timeout in seconds for answers of the ssh-agent. It may ask the user to confirm the use of a key."""
 _OPENSSH = b"openssh-key-v1\0"
 
 
@@ -64,7 +64,7 @@ class KeyFile:
 
 
 class BadKey(Exception):
-    """Raised for an unusable key file, with the reason."""
+    """Raised for an unusable key file. The message contains the reason."""
 
 
 class WrongPassphrase(BadKey):
@@ -72,9 +72,10 @@ class WrongPassphrase(BadKey):
 
 
 def inspect_key_file(path: Path) -> KeyFile:
-    """Returns the public key in a file or in the `.pub` file next to it, and whether the private key is encrypted.
+    """Returns a key file's public key and whether its private key is encrypted.
 
-    Files may be unreadable or have any content.
+    The public key is read from the file or from the `.pub` file next to it. The file may be unreadable or have any
+    content.
     """
     try:
         text = path.read_bytes()
@@ -159,3 +160,23 @@ def agent_keys(route: Route) -> Iterator[list[AgentKey]]:
     finally:
         if agent is not None:
             agent._close()  # type: ignore[attr-defined]  # The type stubs lack this attribute.
+
+
+def ordered_keys(route: Route, held: Sequence[AgentKey]) -> tuple[list[AgentKey | KeyFile], list[KeyFile]]:
+    """Returns the keys for a login in the order in which they are tried. Keys that need no prompt come first.
+
+    The first list contains the keys that need no prompt: keys of the ssh-agent whose files are configured, unencrypted
+    key files, and other keys of the ssh-agent. The second list contains the encrypted files whose keys the ssh-agent
+    does not hold.
+
+    Args:
+        route: The login.
+        held: The keys of the ssh-agent.
+    """
+    files = [inspect_key_file(path) for path in existing_identities(route)]
+    named = {file.public for file in files if file.public} if route.identity_files else set()
+    in_agent = {key.asbytes() for key in held}
+    others = [] if route.identities_only else [key for key in held if key.asbytes() not in named]
+    left = [file for file in files if file.private and not (file.public and file.public in in_agent)]
+    first = [key for key in held if key.asbytes() in named]
+    return [*first, *(file for file in left if not file.encrypted), *others], [file for file in left if file.encrypted]

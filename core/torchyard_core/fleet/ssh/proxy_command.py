@@ -23,7 +23,7 @@ class ProxyCommand:
     def __init__(self, command: str):
         """Starts the program in a shell, as ssh(1) does.
 
-        Raises OSError if it cannot be started, and always on non-POSIX systems.
+        Raises OSError if the program cannot be started. On a system that is not POSIX, this always fails.
         """
         if os.name != "posix":
             raise OSError(0, "ProxyCommand needs `transport: openssh` on this system")
@@ -55,7 +55,7 @@ class ProxyCommand:
         return self._socket.send(data)
 
     def complaint(self, within_s: float = 0.5) -> str:
-        """Returns the error output of a program that fails within `within_s`, otherwise an empty string."""
+        """Returns the error output if the program fails within `within_s` seconds, otherwise an empty string."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             if self._process.wait(within_s):
                 with self._lock:

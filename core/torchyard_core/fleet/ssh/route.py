@@ -16,7 +16,7 @@ import paramiko
 
 from torchyard_core.errors import FileProblem, LoginRefused, Unreachable
 from torchyard_core.fleet.inventory import Host
-from torchyard_core.fleet.ssh_config import USER_CONFIG, config_text
+from torchyard_core.fleet.ssh.included_config import USER_CONFIG, config_text
 from torchyard_core.home import expand_user
 from torchyard_core.next_steps import SetHostField
 
@@ -26,7 +26,7 @@ ALIVE_INTERVAL_S = 15
 ALIVE_COUNT = 3
 DEFAULT_KEYS = ("id_ed25519", "id_ecdsa", "id_rsa")
 MAX_HOPS = 32
-"""Maximum length of a chain of jumps. A longer chain is treated as a loop."""
+"""Maximum number of jump hosts on a route. A longer route is treated as a loop."""
 
 Settings = Mapping[str, str | list[str]]
 """The settings of ~/.ssh/config for one host, by lower-case keyword. The value of a repeatable keyword is a list."""
@@ -45,7 +45,7 @@ class Route:
     identity_files: tuple[str, ...] = ()
     identities_only: bool = False
     agent: str | None = None
-    """Socket of the ssh-agent. None means the socket in the environment, and an empty text means no ssh-agent."""
+    """Socket of the ssh-agent. None means the socket in the environment, and an empty string means no ssh-agent."""
     via: Route | None = None
     proxy_command: str = ""
     """The ProxyCommand with its tokens expanded."""
@@ -70,7 +70,7 @@ class Route:
 
     @property
     def hops(self) -> tuple[Route, ...]:
-        """All logins on the way to the host, the nearest first and this one last."""
+        """All logins on the way to the host, the nearest first and this login last."""
         return (*(self.via.hops if self.via else ()), self)
 
     @property
@@ -83,7 +83,7 @@ def route_to(host: Host, lookup: Lookup) -> Route:
     """Returns the route to a host. The fleet file takes precedence over `~/.ssh/config`, which overrides the defaults.
 
     Raises:
-        Unreachable: The jumps form a loop, or a jump or a number in the configuration is malformed.
+        Unreachable: The jump hosts form a loop, or the configuration has a malformed jump host or number.
         LoginRefused: The user name is unknown.
         FileProblem: The configuration is malformed.
     """
@@ -91,13 +91,13 @@ def route_to(host: Host, lookup: Lookup) -> Route:
 
 
 def _route(host: Host, lookup: Lookup, jump: str | None, seen: tuple[tuple[str, int, str], ...]) -> Route:
-    """Returns the route to a host with the given jumps.
+    """Returns the route to a host through the given jump hosts.
 
     Args:
         host: The host or bastion.
         lookup: Returns the settings of `~/.ssh/config` for a host name.
         jump: A ProxyJump value; None means the value in the configuration.
-        seen: The logins that follow this one on the way to the host. They are used to detect loops.
+        seen: The logins that follow on the way to the final host, for the detection of loops.
     """
     alias = host.address or host.name
     found = lookup(alias)
@@ -144,7 +144,7 @@ def _route(host: Host, lookup: Lookup, jump: str | None, seen: tuple[tuple[str, 
     if not jump or jump.lower() == "none":
         return route
     *before, last = [part.strip() for part in _expand(jump, tokens).split(",") if part.strip()]
-    # As in ssh(1), the first jump in the list uses its own ProxyJump.
+    # As in ssh(1), the first jump host in the list is reached through the jump hosts of its own ProxyJump.
     via = _route(jump_host(host.name, last), lookup, ",".join(before) or None, (*seen, (address, port, user)))
     return replace(route, via=via)
 
@@ -159,9 +159,10 @@ def _own_login(name: str) -> str:
 
 
 def jump_host(name: str, jump: str) -> Host:
-    """Parses a jump of ssh_config(5): `user@address:port` or `[address]:port`, optionally after `ssh://`.
+    """Parses one jump host of ProxyJump (ssh_config(5)): `user@address:port` or `[address]:port`.
 
-    Raises Unreachable for another form, as an error of the host `name`.
+    The prefix `ssh://`, the user and the port are optional. Raises Unreachable for the host `name` if the jump host has
+    another form.
     """
     match = re.fullmatch(r"(?:ssh://)?(?:(.+)@)?(\[[^\]]+\]|[^:\[\]]+)(?::(\d+))?/?", jump)
     if not match:
@@ -175,7 +176,7 @@ def jump_host(name: str, jump: str) -> Host:
 
 
 def as_host(route: Route) -> Host:
-    """Returns the bastion of a route as a host with the same route."""
+    """Returns the last login of a route, usually a bastion, as a Host with the same login and the same jump hosts."""
     before = ",".join(f"{hop.user}@{_bracketed(hop.name)}:{hop.port}" for hop in route.hops[:-1])
     return Host.model_construct(
         name=route.name, address=route.name, user=route.user, port=route.port, proxy_jump=before or "none"
@@ -183,9 +184,9 @@ def as_host(route: Route) -> Host:
 
 
 def existing_identities(route: Route) -> list[Path]:
-    """Returns the existing key files of a route.
+    """Returns the key files of a route that exist.
 
-    These are the configured files, or the files with default names if none are configured.
+    If the route has no configured key files, the files with default names in ~/.ssh are returned.
     """
     named = [Path(path) for path in route.identity_files]
     default = [expand_user("~/.ssh") / name for name in DEFAULT_KEYS]
@@ -264,7 +265,7 @@ def _expand(text: str, tokens: Mapping[str, str]) -> str:
 class _Unexpanded(paramiko.SSHConfig):
     """An SSHConfig that does not expand tokens.
 
-    Tokens are expanded later, because address, port and user also depend on the fleet file.
+    Tokens are expanded later, because their values (address, port and user) also depend on the fleet file.
     """
 
     TOKENS_BY_CONFIG_KEY = {"match-exec": paramiko.SSHConfig.TOKENS_BY_CONFIG_KEY["match-exec"]}  # noqa: RUF012 - as in paramiko

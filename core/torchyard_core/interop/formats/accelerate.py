@@ -31,7 +31,7 @@ _LEFT = {
     "ipex_config": "Accelerate 1.15 does not read it",
     "use_mps_device": "Accelerate 1.15 does not read it",
 }
-"""Keys that are not imported, with the reason."""
+"""The keys that are not imported, each with the reason."""
 _SILENT = {
     "machine_rank": ("0",),
     "main_process_ip": (),
@@ -43,7 +43,7 @@ _SILENT = {
     "tpu_use_cluster": _NO,
     "tpu_use_sudo": _NO,
 }
-"""Values of each key that have no effect. No remark is added for them, or for empty values."""
+"""Values of each key that have no effect. Neither these values nor empty values get a remark."""
 _REFUSED = ("fp8_config", "parallelism_config", "megatron_lm_config", "mpirun_config", "tpu_config")
 """Blocks that are refused, because they have no equivalent and change what is computed."""
 _FSDP: dict[str, tuple[str, str | None]] = {
@@ -64,7 +64,7 @@ _FSDP: dict[str, tuple[str, str | None]] = {
     "fsdp_activation_checkpointing_offload": ("FSDP_ACTIVATION_CHECKPOINTING_OFFLOAD", "false"),
     "fsdp_ignored_modules": ("FSDP_IGNORED_MODULES", None),
 }
-"""Maps keys of `fsdp_config` to the variable that `accelerate launch` sets, and its default."""
+"""Maps each key of `fsdp_config` to the variable that `accelerate launch` sets from it, and to its default value."""
 _DEEPSPEED = {
     "zero_stage": "ACCELERATE_DEEPSPEED_ZERO_STAGE",
     "gradient_accumulation_steps": "ACCELERATE_GRADIENT_ACCUMULATION_STEPS",
@@ -76,7 +76,7 @@ _DEEPSPEED = {
     "deepspeed_config_file": "ACCELERATE_DEEPSPEED_CONFIG_FILE",
     "deepspeed_moe_layer_cls_names": "ACCELERATE_DEEPSPEED_MOE_LAYER_CLS_NAMES",
 }
-"""Maps keys of `deepspeed_config` to the variables that `accelerate launch` sets from them."""
+"""Maps each key of `deepspeed_config` to the variable that `accelerate launch` sets from it."""
 _DEEPSPEED_LEFT = {
     **dict.fromkeys(
         ("deepspeed_multinode_launcher", "deepspeed_inclusion_filter", "deepspeed_exclusion_filter"),
@@ -91,7 +91,10 @@ _DYNAMO = {
     "dynamo_use_dynamic": "ACCELERATE_DYNAMO_USE_DYNAMIC",
     "dynamo_use_regional_compilation": "ACCELERATE_DYNAMO_USE_REGIONAL_COMPILATION",
 }
-"""Keys of `dynamo_config`. `accelerate config` writes some of them with a second prefix `dynamo_`."""
+"""Maps each key of `dynamo_config` to the variable that `accelerate launch` sets from it.
+
+`accelerate config` writes some of these keys with the prefix `dynamo_` twice.
+"""
 _CARRIED = (
     *("compute_environment", "distributed_type", "num_machines", "num_processes", "use_cpu", "gpu_ids", "debug"),
     *("mixed_precision", "enable_cpu_affinity", "fsdp_config", "deepspeed_config", "dynamo_config", "dynamo_backend"),
@@ -101,7 +104,7 @@ _CARRIED = (
 def read(text: str, source: str = "config.yaml") -> Imported:
     """Reads a configuration file.
 
-    Raises FileProblem for other text, for an invalid value, and for a type or a block that has no equivalent.
+    Raises FileProblem for other text, for an invalid value, and for a distributed type or a block without equivalent.
     """
     expect("accelerate", text, source, ALLOWED)
     return _Configuration(DocumentReader.of(text, source), source).imported()
@@ -261,7 +264,7 @@ class _Configuration:
         return text in _YES
 
     def _leave(self) -> None:
-        """Adds remarks on the keys that are not imported, except for empty and default ones."""
+        """Adds a remark for each key that is not imported, unless its value is empty or has no effect."""
         reader = self._reader
         silent = []
         for key, value in reader.block(()).items():

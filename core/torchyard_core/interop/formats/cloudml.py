@@ -31,7 +31,7 @@ from torchyard_core.yaml_io.writer import dump_yaml
 ALLOWED = "`trainingInput` with a `scaleTier`"
 TIERS = ("BASIC", "STANDARD_1", "PREMIUM_1", "BASIC_GPU", "CUSTOM")
 ROLES = {"master": Role.CHIEF, "worker": Role.WORKER, "parameterServer": Role.PS, "evaluator": Role.EVALUATOR}
-"""CloudML's names of roles, which are prefixes of keys such as `masterType`, `workerConfig`, `parameterServerCount`."""
+"""CloudML's names of roles. Keys such as `masterType`, `workerConfig` and `parameterServerCount` begin with them."""
 _NO_TPUS = "Torchyard runs on GPUs and CPUs"
 _CARRIED = ("scaleTier", "pythonModule", "args", "useChiefInTfConfig")
 _LEFT = {
@@ -77,7 +77,7 @@ def read(text: str, source: str = "config.yaml") -> Imported:
 
 
 def _in_camel_case(composed: ParsedYaml) -> None:
-    """Renames keys such as `scale_tier` to `scaleTier`, since the service accepts both."""
+    """Renames keys such as `scale_tier` to `scaleTier`, because CloudML accepts both spellings."""
     composed.data = _renamed(composed.data)
     tables: tuple[dict[Place, Any], ...] = (composed.spans, composed.key_lines, composed.written)
     for table in tables:
@@ -101,9 +101,9 @@ def _camel(key: str) -> str:
 
 
 def _of_tier(reader: DocumentReader, job: Place, tier: str) -> list[dict[str, Any]]:
-    """Returns the pools of a scale tier, which determines the machine types and counts.
+    """Returns the pools of a scale tier, which determines machine types and counts.
 
-    Raises FileProblem if the job also has its own machine types or counts.
+    Raises FileProblem if the job also specifies machine types or counts itself.
     """
     for word in ROLES:
         for what in ("Type", "Count"):
@@ -148,7 +148,7 @@ def _machine(reader: DocumentReader, kind: Place, config: Place, role: Role) -> 
     if known.cpus is None and "-" not in name:
         if "tpu" in name:
             reader.stop(f"{name} is a TPU; {_NO_TPUS}.", kind, _types_hint())
-        # Names of Compute Engine's machine types contain a dash. All types without a dash are CloudML's own.
+        # Compute Engine's names of machine types contain a dash, and CloudML's own names do not.
         meant = did_you_mean(name, [one.name for one in cloudml_machines()])
         reader.stop(f"there is no machine type `{name}`{meant or '.'}", kind, _types_hint())
     pool_data = read_sizes(reader, known, kind)
@@ -177,7 +177,7 @@ def _program(reader: DocumentReader, job: Place) -> dict[str, Any]:
 
 
 def write(topology: Topology, options: ExportOptions = DEFAULT_OPTIONS) -> Exported:
-    """Writes a `config.yaml` with a scale tier if the pools equal one, otherwise with the tier CUSTOM."""
+    """Writes a `config.yaml` with the scale tier that has the same pools, or with the tier CUSTOM if none has."""
     remarks: list[Remark] = []
     if any(pool.role is Role.REDUCER for pool in topology.pools):
         remarks.append(Remark("reducers are not carried over: CloudML has parameter servers only."))
@@ -204,7 +204,7 @@ def write(topology: Topology, options: ExportOptions = DEFAULT_OPTIONS) -> Expor
 
 
 def _tier_of(pools: list[Pool]) -> str:
-    """Returns the scale tier that has exactly these roles, counts, machine types and GPUs, or `CUSTOM` if none has."""
+    """Returns the scale tier with exactly these roles, counts, machine types and GPUs, or `CUSTOM` if none has them."""
     if len(pools) > 1 or pools[0].machine is not None:
         signature = [(pool.role, pool.replicas, pool.machine, pool.gpus) for pool in pools]
         for tier in TIERS[:-1]:
@@ -227,7 +227,7 @@ def _written_pool(pool: Pool, word: str, remarks: list[Remark]) -> dict[str, Any
     if gpus is not None and (chosen.gpus, chosen.gpu_model) != (pool.gpus, pool.gpu_model):
         if chosen.gpus and pool.gpu_model is None and chosen.gpus == pool.gpus:
             return _counted(pool_data, pool, word)
-        # Only Compute Engine's machine types allow accelerators, and some have them built in.
+        # Accelerators can be added only to Compute Engine's machine types, some of which have them built in.
         pool_data[f"{word}Type"] = chosen.machine if fits else machine_with(*gpus) or chosen.machine
         pool_data[f"{word}Config"] = {"acceleratorConfig": {"count": gpus[1], "type": gpus[0]}}
     return _counted(pool_data, pool, word)

@@ -1,6 +1,6 @@
 """Vertex AI's CLUSTER_SPEC: the addresses of the worker pools, the task of the replica that receives it, and the job.
 
-The CLUSTER_SPEC of a Torchyard run contains the topology as `job`, which is imported without loss.
+In the CLUSTER_SPEC of a Torchyard run, `job` contains the topology, which is imported without loss.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _from_vertex_job(reader: DocumentReader, jobs: dict[str, Job]) -> Imported |
     if sum(pool.replicas for pool in imported.topology.pools) != sum(job.count for job in jobs.values()):
         reader.remark("`job` has other replicas than the cluster: the cluster was taken.", ("job",))
         return None
-    # Line numbers in the job's text do not refer to this document.
+    # The line numbers of these remarks refer to the text of the job, not to this document.
     return replace(imported, remarks=tuple(replace(remark, line=None) for remark in imported.remarks))
 
 
@@ -80,7 +80,7 @@ def _built(reader: DocumentReader, jobs: dict[str, Job], source: str) -> Topolog
 
 
 def write(topology: Topology, options: ExportOptions = DEFAULT_OPTIONS) -> Exported:
-    """Writes the variable of the chief, or of the chosen replica.
+    """Writes the CLUSTER_SPEC of the chief, or of the chosen replica.
 
     Raises UsageError for an unknown replica, or one that gets no CLUSTER_SPEC.
     """

@@ -27,7 +27,7 @@ FORMS = ("json", "export")
 
 
 def value_of(variable: str, text: str, source: str) -> DocumentReader:
-    """Returns the document that `text` assigns to a variable, or that is the whole text.
+    """Returns the document that `text` assigns to the variable. Without an assignment, the whole text is the document.
 
     Raises FileProblem if the document does not parse.
     """
@@ -41,9 +41,9 @@ def value_of(variable: str, text: str, source: str) -> DocumentReader:
 
 
 def own_topology(reader: DocumentReader, jobs: dict[str, Job]) -> Topology | None:
-    """Returns the topology that Torchyard has stored in `job`.
+    """Returns the topology that Torchyard has stored in the document's `job`.
 
-    Returns None if there is none, or if its number of replicas differs from the cluster's.
+    Returns None if there is no such topology, or if its number of replicas differs from the cluster's.
     """
     job = reader.at(("job",))
     if not isinstance(job, dict) or not {"version", "pools", "program"} <= job.keys():
@@ -63,9 +63,9 @@ def own_topology(reader: DocumentReader, jobs: dict[str, Job]) -> Topology | Non
 
 
 def check_task(reader: DocumentReader, jobs: dict[str, Job], allowed: tuple[str, ...]) -> tuple[str, int] | None:
-    """Returns the type and index of `task`, or None if there is no `task`.
+    """Returns the type and index of the document's `task`, or None if the document has no `task`.
 
-    Raises FileProblem for a task that the cluster does not have.
+    Raises FileProblem if the cluster has no such task.
     """
     task = reader.block(("task",))
     if not task:
@@ -94,7 +94,7 @@ def check_task(reader: DocumentReader, jobs: dict[str, Job], allowed: tuple[str,
 
 
 def written(variable: str, topology: Topology, options: ExportOptions) -> Exported:
-    """Writes the variable of the chief, or of the chosen replica.
+    """Writes the environment variable of the chief, or of the chosen replica.
 
     Raises UsageError for an unknown replica, or one that does not get the variable.
     """
@@ -132,7 +132,7 @@ def _cluster(topology: Topology, replicas: int) -> Cluster:
 
 
 def _plans(topology: Topology) -> list[ReplicaPlan]:
-    """Returns plans of the replicas in which only the fields for names and addresses have meaningful values."""
+    """Returns plans of all replicas. Only the fields for names, roles and addresses have meaningful values."""
     addresses = addresses_for(topology)
     return [
         ReplicaPlan(

@@ -1,8 +1,9 @@
 """Import of DeepSpeed's hostfile.
 
-Each line names a host and its number of slots. A slot is a process with a GPU of its own.
+Each line names a host and its number of slots. A slot is one process with its own GPU.
 
-Source: the parser of the `deepspeed` launcher 0.19. As in that parser, any text after the number of slots is ignored.
+Source: the parser of the `deepspeed` launcher 0.19. As that parser does, this module ignores any text after the number
+of slots.
 """
 
 from __future__ import annotations
@@ -57,7 +58,10 @@ def read(text: str, source: str = "hostfile") -> Imported:
 
 
 def _add(pools: list[dict[str, Any]], host: str, slots: int) -> None:
-    """Adds a host to the last pool if the GPUs per replica are the same, so ranks keep the order of the hosts."""
+    """Adds a host to the last pool if that pool's replicas have the same number of GPUs, otherwise to a new pool.
+
+    Hosts are never added to earlier pools, because ranks follow the order of the pools and hosts.
+    """
     if pools and pools[-1]["gpus"] == slots:
         pools[-1]["hosts"].append(host)
         pools[-1]["replicas"] += 1

@@ -1,4 +1,4 @@
-"""Export to Kubernetes: a JobSet with an indexed Job per pool, or indexed Jobs with a headless Service.
+"""Export to Kubernetes: a JobSet with one indexed Job per pool, or indexed Jobs with a headless Service.
 
 Sources: Kubernetes' "Job with Pod-to-Pod Communication" (the name of a pod of an indexed Job is `JOB-INDEX.SERVICE`),
 and JobSet v1alpha2 (`JOBSET-REPLICATEDJOB-0-INDEX.SUBDOMAIN`).
@@ -34,7 +34,7 @@ from torchyard_core.yaml_io.writer import dump_yaml
 
 FORMS = ("jobset", "job")
 MAX_NAME = 49
-"""Maximum length of a topology's and a component's name together, because a pod's name has at most 63 characters."""
+"""Maximum total length of the topology's name and a component's name. A pod's name has at most 63 characters."""
 _HOSTS = """\
 hosts_of() {  # so many pods as host:port,host:port, and what is before and after their numbers
   number=0 list=
@@ -45,7 +45,7 @@ hosts_of() {  # so many pods as host:port,host:port, and what is before and afte
   printf '%s' "${list#,}"
 }"""
 _EXPANDED = re.compile(r"\$(?=\$|\([-._a-zA-Z])")
-"""A dollar sign that begins a variable or an escape for the kubelet."""
+"""Matches a dollar sign that the kubelet would interpret as the beginning of a variable reference or an escape."""
 
 
 def write(topology: Topology, options: ExportOptions = DEFAULT_OPTIONS) -> Exported:
@@ -150,7 +150,7 @@ class _Pods:
         if self._form == "job":
             template = {"metadata": {"labels": {"app": self._name}}, "spec": pod}
         else:
-            del pod["subdomain"]  # JobSet sets this field itself.
+            del pod["subdomain"]  # JobSet sets the subdomain of its pods itself.
         count = one.pool.replicas
         return {
             "completionMode": "Indexed",

@@ -1,9 +1,9 @@
-"""Apache SINGA's `cluster { … }` in a job file.
+"""Apache SINGA's `cluster { … }` block of a job file.
 
-It describes groups of workers and servers, which determine the strategy.
+The block gives the numbers of worker groups and server groups, which determine the strategy. Groups do not wait for
+each other; the workers of one group are synchronous.
 
-Groups run asynchronously with respect to each other; the workers within a group are synchronous. Source: `ClusterProto`
-in SINGA 0.3's `job.proto`, with its defaults.
+Source: `ClusterProto` in SINGA 0.3's `job.proto`, with its defaults.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ COUNTS = {
     "nworkers_per_procs": 1,
     "nservers_per_procs": 1,
 }
-"""Keys of counts, with their defaults."""
+"""The keys of counts, each with its default."""
 SEPARATE = "server_worker_separate"
 ALLOWED = f"`cluster {{ … }}` with {', '.join(COUNTS)}, {SEPARATE}"
 _LEFT = {
@@ -58,7 +58,7 @@ _OTHERS = (
     "slurm",
     "kubernetes",
 )
-"""Formats that are recognised before text is parsed as SINGA's format."""
+"""Formats that are detected before the text is parsed as a SINGA job."""
 _WORDS = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
 
 
@@ -195,7 +195,7 @@ def write(topology: Topology, options: ExportOptions = DEFAULT_OPTIONS) -> Expor
     servers = count_of(topology, Role.PS, Role.REDUCER)
     counts = {"nworker_groups": len(groups), "nserver_groups": 1, "nworkers_per_group": groups[0]}
     if kind is StrategyKind.HOGWILD:
-        # In SINGA, each worker group has its own servers on its nodes.
+        # For Hogwild, SINGA needs one server group per worker group, on the nodes of that worker group.
         counts |= {"nserver_groups": len(groups), "nservers_per_group": groups[0]}
     elif servers:
         counts["nservers_per_group"] = servers
@@ -216,7 +216,7 @@ def write(topology: Topology, options: ExportOptions = DEFAULT_OPTIONS) -> Expor
         remarks.append(Remark("the chief is one of the workers."))
     lines = [f"  {name}: {number}" for name, number in counts.items()]
     lines.append(f"  {SEPARATE}: {'true' if servers and kind is not StrategyKind.HOGWILD else 'false'}")
-    # No remark is needed on the strategy, since SINGA derives it from the exported counts.
+    # The strategy needs no remark, because SINGA derives it from the exported counts.
     plain = topology.model_copy(update={"strategy": type(topology.strategy)()})
     remarks += omission_remarks(plain)
     return Exported("cluster {\n" + "\n".join(lines) + "\n}\n", tuple(remarks))

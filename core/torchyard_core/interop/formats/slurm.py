@@ -41,7 +41,7 @@ done"""
 
 
 def write(topology: Topology, options: ExportOptions = DEFAULT_OPTIONS) -> Exported:
-    """Writes the script, with a node for each replica."""
+    """Writes an `sbatch` script that starts the topology, with one node per replica."""
     remarks: list[Remark] = []
     components = components_of(topology, remarks)
     lines = ["#!/bin/bash", f"#SBATCH --job-name={file_name(topology.name)}"]
@@ -105,7 +105,7 @@ def _start(topology: Topology, number: int, one: Component, components: list[Com
     script.append(f"exec {start_command(topology, one, components)}")
     mark = f"POOL_{number}"
     group = f"--het-group={number} " if len(components) > 1 else ""
-    # srun inherits neither --cpus-per-task nor the options of a component, so they are repeated here.
+    # srun inherits neither --cpus-per-task nor the options of a component, so its command line repeats these options.
     asked = " ".join(option for option in _resources(one.pool) if not option.startswith("--mem="))
     return [
         f"run_{number}=$(cat <<'{mark}'",
@@ -123,9 +123,9 @@ def _single_quoted(value: str) -> str:
 
 
 def _end(topology: Topology, components: list[Component]) -> list[str]:
-    """Returns the lines that wait for the end of the run, and then stop the other components.
+    """Returns the lines that wait for the end of the run and then stop the remaining components.
 
-    A run ends when the components that determine its end have finished, or when one of them fails.
+    The run ends when the components that `ends_with` selects have finished, or when one of them fails.
     """
     roles = {EndsWith.TRAINERS: (Role.CHIEF, Role.WORKER), EndsWith.CHIEF: (Role.CHIEF,), EndsWith.ALL: tuple(Role)}
     ends = roles[topology.ends_with]

@@ -1,6 +1,7 @@
-"""TensorFlow clusters that are started manually: the dictionary of a ClusterSpec, or command lines.
+"""TensorFlow clusters that are started by hand: the dictionary of a ClusterSpec, or command lines.
 
-The dictionary is dense or sparse; the command lines have `--ps_hosts --worker_hosts --job_name --task_index`.
+The dictionary is dense or sparse. The command lines have the options `--ps_hosts --worker_hosts --job_name
+--task_index`.
 """
 
 from __future__ import annotations
@@ -45,17 +46,17 @@ PLACED = (
     "--job_name={job_name}",
     "--task_index={task_index}",
 )
-"""Options of the command lines whose values Torchyard sets at launch."""
+"""The options of each command line whose values Torchyard sets at launch."""
 _SPEC = re.compile(r"ClusterSpec\s*\(")
 _DICTIONARIES = ("cluster", "cluster_spec", "cluster_dict", "cluster_def")
-"""Names that scripts usually give to the dictionary."""
+"""Usual names of the variable to which a script assigns the dictionary of its cluster."""
 _PLACED = re.compile(r"--?(\w+_hosts|job_name|task_index)(=|\Z)")
-"""Matches an option that Torchyard sets for each task."""
+"""Matches an option whose value Torchyard sets for each task."""
 _VARIABLE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
 
 
 def read(text: str, source: str = "cluster") -> Imported:
-    """Reads a cluster. Raises FileProblem for other text, and for tasks that are not in the lists."""
+    """Reads a cluster. Raises FileProblem for other text, and for tasks that are not in the lists of hosts."""
     expect("tensorflow", text, source, ALLOWED)
     if re.search(r"--?\w+_hosts\b", text):
         return _Commands(text, source).imported()
@@ -81,7 +82,7 @@ def _dictionary(text: str, source: str) -> DocumentReader:
 
 
 class _Commands:
-    """Reader of the command lines of one cluster. All lines must have the same lists."""
+    """Reader of the command lines of one cluster. All command lines must have the same lists of hosts."""
 
     def __init__(self, text: str, source: str) -> None:
         self._source = source
@@ -126,9 +127,9 @@ class _Commands:
             self._stop(command, f"{job} {index} is started twice, first in line {other.line}.")
 
     def _compare_host(self, command: CommandLine, host: str) -> None:
-        """Adds a remark if `ssh` connects to a name other than the one in the list.
+        """Adds a remark if the command's `ssh` names another host than `host`, which the list of hosts names.
 
-        The two names may belong to the same host.
+        The difference is not an error, because both names may belong to one host.
         """
         short, other = command.host.partition(".")[0], host.partition(".")[0]
         if command.host in ("", host) or (short == other and not short.isdecimal()):
@@ -171,9 +172,9 @@ class _Commands:
         return parted[0]
 
     def _set_variables(self, pool: dict[str, Any], job: str) -> None:
-        """Sets a pool's GPUs from CUDA_VISIBLE_DEVICES, and its environment from the other variables.
+        """Sets the pool's `gpus` from CUDA_VISIBLE_DEVICES, and its `env` from the other variables of the commands.
 
-        Adds a remark on each variable that Torchyard reserves.
+        Adds a remark about each variable that Torchyard sets itself.
         """
         env: dict[str, str] = {}
         for (name, _), command in self._tasks.items():
@@ -226,9 +227,10 @@ def _short(start: list[str]) -> set[str]:
 
 
 def write(topology: Topology, options: ExportOptions = DEFAULT_OPTIONS) -> Exported:
-    """Writes a command for each trainer and parameter server, the dictionary, or the sparse dictionary of a worker.
+    """Writes one of three forms: commands, the dictionary of the cluster, or the sparse dictionary of one worker.
 
-    Raises UsageError for the sparse dictionary of a replica that is not a worker.
+    There is one command for each trainer and parameter server. Raises UsageError for the sparse dictionary of a replica
+    that is not a worker.
     """
     form = options.form or FORMS[0]
     remarks = [Remark("addresses are made of names: put in your hosts' own. At launch Torchyard does it.")]
@@ -260,7 +262,8 @@ def write(topology: Topology, options: ExportOptions = DEFAULT_OPTIONS) -> Expor
 def _sparse(cluster: dict[str, list[str]], name: str | None, addresses: dict[str, str]) -> str:
     """Returns the sparse dictionary of a worker, by default the last worker.
 
-    It contains the worker and all tasks of other jobs. Raises UsageError if there is no such worker.
+    It contains this worker's address and the addresses of all tasks of other jobs. Raises UsageError if the cluster
+    does not have this worker.
     """
     workers = cluster.get("worker", [])
     name = name or f"worker-{max(0, len(workers) - 1)}"

@@ -1,6 +1,6 @@
-"""TensorFlow's TF_CONFIG: addresses by task type, and the task of the replica that receives it.
+"""TensorFlow's TF_CONFIG: the addresses by task type, and the task of the replica that receives it.
 
-`cluster` never contains the evaluator.
+`cluster` never contains an evaluator.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def read(text: str, source: str = "TF_CONFIG") -> Imported:
 
 
 def _program(reader: DocumentReader, says_master: bool) -> dict[str, Any]:
-    """Returns the program: the module in CloudML's `job`, otherwise a placeholder."""
+    """Returns the program, which is the module in CloudML's `job` if there is one, otherwise a placeholder."""
     job = ("job",)
     module = reader.text((*job, "python_module")) if isinstance(reader.at(job), dict) else None
     program = (
@@ -66,7 +66,7 @@ def _program(reader: DocumentReader, says_master: bool) -> dict[str, Any]:
 
 
 def write(topology: Topology, options: ExportOptions = DEFAULT_OPTIONS) -> Exported:
-    """Writes the variable of the chief, or of the chosen replica.
+    """Writes the TF_CONFIG of the chief, or of the chosen replica.
 
     Raises UsageError for an unknown replica, or one that gets no TF_CONFIG.
     """

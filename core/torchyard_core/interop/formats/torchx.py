@@ -1,8 +1,7 @@
 """Export to TorchX: a Python file that defines a component.
 
-The component is a function that returns the AppDef (`torchx run FILE:NAME`).
-
-Source: `torchx.specs.AppDef`, and `torchx.components.dist.ddp` for the address of rank 0.
+The component is a function that returns the AppDef (`torchx run FILE:NAME`). Source: `torchx.specs.AppDef`, and
+`torchx.components.dist.ddp` for the address of rank 0.
 """
 
 from __future__ import annotations
@@ -26,13 +25,14 @@ from torchyard_core.interop.start_scripts import Component, components_of
 from torchyard_core.topology.model import Launcher, Program, Topology
 
 RENDEZVOUS = "$${${rank0_env}:=localhost}:29500"
-"""The address of the rendezvous. TorchX replaces the placeholder by the name of a variable, and the shell replaces the
-variable by its value.
+"""The address of the rendezvous.
+
+TorchX replaces the placeholder with the name of an environment variable, whose value the shell then inserts.
 """
 
 
 def write(topology: Topology, options: ExportOptions = DEFAULT_OPTIONS) -> Exported:
-    """Writes the file. With launcher `torch`, all trainers form one role."""
+    """Writes the Python file with the component. With launcher `torch`, all trainers form one role."""
     remarks: list[Remark] = []
     components = components_of(topology, remarks)
     torch = topology.program.launcher is Launcher.TORCH
@@ -76,7 +76,7 @@ def _remarks_on(topology: Topology, options: ExportOptions) -> list[Remark]:
 
 
 def _trainers(topology: Topology, components: list[Component], remarks: list[Remark]) -> dict[str, Any]:
-    """Returns chief and workers as one role in which rank 0 is the chief."""
+    """Returns one role with all trainers. Its rank 0 is the chief."""
     pools = [one.pool for one in components]
     largest = max(pools, key=lambda pool: (pool.gpus, pool.cpus or 0, pool.memory_gb or 0))
     asked = {(pool.gpus, pool.cpus, pool.memory_gb) for pool in pools}
@@ -95,7 +95,7 @@ def _trainers(topology: Topology, components: list[Component], remarks: list[Rem
         f"--nnodes={count}",
         f"--nproc_per_node={max(1, largest.gpus)}",
     ]
-    # The words of the program's command line are escaped, so neither TorchX nor the shell expands them.
+    # The dollar signs of the program's own arguments are escaped, so that neither TorchX nor the shell expands them.
     own = shlex.join([*what, *program.args, *same]).replace("$", "$$")
     quoted = " ".join([*line, f"--rdzv_endpoint={RENDEZVOUS}", own])
     env = program.env | (pools[0].env if len({tuple(pool.env.items()) for pool in pools}) == 1 else {})

@@ -1,10 +1,10 @@
 """Vertex AI's `workerPoolSpecs` as YAML, JSON, Python or `--worker-pool-spec` flags.
 
-A pool's position determines its task: 0 is the primary, 1 the workers, 2 parameter servers or reducers, 3 evaluators.
-An empty pool keeps its position.
+The position of a pool determines its role: 0 is the primary, 1 the workers, 2 the parameter servers or reducers, and 3
+the evaluators. An empty pool keeps its position.
 
-Source: the REST resource `CustomJobSpec`, alone, in a CustomJob (`jobSpec`) or in a tuning job (`trialJobSpec`). Keys
-are in camelCase, or in snake_case as in the Python client.
+Source: the REST resource `CustomJobSpec`, which stands alone, in a CustomJob (`jobSpec`) or in a tuning job
+(`trialJobSpec`). Keys are in camelCase, or in snake_case as in the Python client.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ from torchyard_core.topology.checks.reserved_variables import is_reserved, is_va
 from torchyard_core.topology.document.edits import POOL_NAMES
 from torchyard_core.topology.machine_types import machine, machine_with
 from torchyard_core.topology.model import Launcher, Pool, Role, StrategyKind, Topology
+from torchyard_core.yaml_io.document import Document
 from torchyard_core.yaml_io.writer import dump_yaml
-from torchyard_core.yaml_io.yaml_file import Document
 
 FORMS = ("yaml", "json", "flags")
 ALLOWED = "`workerPoolSpecs` (in Python `worker_pool_specs = […]`), or `--worker-pool-spec` flags"
@@ -77,7 +77,7 @@ _HOSTS_OWN = {
 
 @dataclass
 class _Task:
-    """A pool of the document."""
+    """A worker pool of the document, and the program that its replicas run."""
 
     role: Role
     place: Place
@@ -95,7 +95,7 @@ class VertexDocument(DocumentReader):
     """A document whose keys are in camelCase or snake_case."""
 
     def key(self, place: Place, name: str) -> Place:
-        """Returns the location of a key, spelled as in the document."""
+        """Returns the location of a key in the spelling that the document uses."""
         snake = re.sub(r"([A-Z])", lambda match: f"_{match[1].lower()}", name)
         block = self.at(place)
         return (*place, snake if isinstance(block, dict) and snake in block and name not in block else name)
@@ -140,7 +140,7 @@ def read(text: str, source: str = "job.yaml") -> Imported:
 
 
 def _with_reducers_that_serve(reader: DocumentReader, tasks: list[_Task]) -> list[_Task]:
-    """Removes the reducers if there is only one trainer, because they would have nothing to sum."""
+    """Removes the reducers if there is only one trainer, because they would have no gradients to sum."""
     pool = next((task for task in tasks if task.role is Role.REDUCER), None)
     if pool is None:
         return tasks
@@ -154,7 +154,7 @@ def _with_reducers_that_serve(reader: DocumentReader, tasks: list[_Task]) -> lis
 
 
 def _set_lines(reader: DocumentReader, place: Place, line: int) -> None:
-    """Sets the line of a location and of all keys below it to the line of the flag that describes them."""
+    """Sets the line number of a location and of all keys below it to `line`, the line of the flag."""
     composed = reader.document.composed
     for inner in [key for key in composed.key_lines if key[: len(place)] == place]:
         composed.key_lines[inner] = line
@@ -185,7 +185,7 @@ def _name(reader: VertexDocument, place: Place) -> str:
 
 
 def _task(reader: VertexDocument, place: Place, position: int) -> _Task | None:
-    """Returns the pool at a position, or None for an empty pool."""
+    """Reads the pool at a position. Returns None for an empty pool."""
     spec = reader.block(place)
     counted = reader.key(place, "replicaCount")
     if not spec:
@@ -264,9 +264,9 @@ def _runs(reader: VertexDocument, place: Place, task: _Task) -> None:
 
 
 def _program(reader: VertexDocument, tasks: list[_Task]) -> dict[str, Any]:
-    """Returns one program for all pools, and sets arguments and variables that differ between pools in the pools."""
+    """Returns the program of all pools. Arguments and variables that differ are added to the pools themselves."""
     reduces = any(task.role is Role.REDUCER for task in tasks)
-    tasks = [task for task in tasks if task.role is not Role.REDUCER]  # Reducers run a program provided by the service.
+    tasks = [task for task in tasks if task.role is not Role.REDUCER]  # Vertex AI provides the program of reducers.
     first = tasks[0]
     for task in tasks[1:]:
         if (task.command, task.module, task.script) != (first.command, first.module, first.script):
@@ -296,9 +296,9 @@ def _program(reader: VertexDocument, tasks: list[_Task]) -> dict[str, Any]:
 
 
 def write(topology: Topology, options: ExportOptions = DEFAULT_OPTIONS) -> Exported:
-    """Writes a CustomJob's `displayName` and `jobSpec`, or flags.
+    """Writes a CustomJob with `displayName` and `jobSpec`, or the flags of a command.
 
-    Raises UsageError for a topology with both servers and reducers.
+    Raises UsageError for a topology with both parameter servers and reducers.
     """
     form = options.form or FORMS[0]
     if count_of(topology, Role.PS) and count_of(topology, Role.REDUCER):
@@ -331,9 +331,10 @@ def write(topology: Topology, options: ExportOptions = DEFAULT_OPTIONS) -> Expor
 
 
 def _flags(topology: Topology, specs: list[dict[str, Any]], remarks: list[Remark]) -> str:
-    """Returns the command with flags.
+    """Returns the `gcloud` command with one `--worker-pool-spec` flag per pool.
 
-    Flags cannot express environment variables, and all pools get the same list of arguments.
+    Flags cannot express environment variables, and have only one list of arguments for all pools. Adds remarks about
+    what is lost.
     """
     plain: dict[str, Any] = {"displayName": shlex.quote(topology.name), "workerPoolSpecs": specs}
     for spec in specs:
@@ -358,10 +359,10 @@ def _spec(pool: Pool, remarks: list[Remark]) -> dict[str, Any]:
 
 
 def _machine_for(pool: Pool, gpus: tuple[str, int] | None, remarks: list[Remark]) -> str:
-    """Returns a machine type for a pool: the one with these GPUs built in, or an n1 type.
+    """Returns a machine type for a pool: the type with the pool's GPUs built in, or an n1 type.
 
-    The n1 type is the smallest one with the pool's CPUs and memory, or the largest if none suffices. Returns
-    DEFAULT_MACHINE for a pool without requirements.
+    The n1 type is the smallest with the pool's CPUs and memory, or the largest if none suffices. For a pool without
+    requirements, it is DEFAULT_MACHINE.
     """
     cpus, memory = pool.cpus or 0, pool.memory_gb or 0
     if gpus is not None and (built_in := machine_with(*gpus)) is not None:
@@ -385,7 +386,7 @@ class _Programs:
         self._reducers_run_program = topology.strategy.kind is StrategyKind.DILOCO
         self._image = options.image or IMAGE
         self._remarks = remarks
-        # A module of a package is exported as a Python module. Any other program is exported as a container command.
+        # A module is exported as a Python package, and any other program as the command of a container.
         self._module = bool(self._program.module) or _runs_module(topology)
         if not options.image:
             what = "with the interpreter that runs the package" if self._module else "that holds program and packages"
@@ -416,16 +417,19 @@ def _runs_module(topology: Topology) -> bool:
 KEY = "worker_pool_specs"
 _NAMED = re.compile(rf"\b{KEY}\b")
 _IMAGES = ("image_uri", "executor_image_uri", "output_image_uri", "package_uris", "disk_spec", "nfs_mounts")
-"""Keys whose values a script may compute, because only their presence matters for the import."""
+"""Keys whose values may be computed by the script, because the import does not need the exact values."""
 
 
 def is_in_script(text: str) -> bool:
-    """Returns whether the pools are written as Python text that is neither YAML nor JSON."""
+    """Returns whether the pools are written in Python, in text that is neither YAML nor JSON."""
     return bool(_NAMED.search(text)) and is_script(text)
 
 
 def job_of_script(text: str, source: str) -> Document:
-    """Returns the pools, and the job's name if it is a literal. Raises FileProblem for missing or computed pools."""
+    """Returns the pools that a script defines, and the job's name if it is a literal.
+
+    Raises FileProblem if there are no pools, or if the script computes them.
+    """
     script = PythonText(text, source)
     pools = script.find([KEY])
     if pools is None:

@@ -29,7 +29,7 @@ KEYS = {
     "extra-packages": ("pythonPackageSpec", "extraPackages"),
     "extra-dirs": ("pythonPackageSpec", "extraDirs"),
 }
-"""Maps each key of a flag to the document's key."""
+"""Maps each key of a `--worker-pool-spec` flag to the path of its key in an item of `workerPoolSpecs`."""
 _LEFT = {
     "python-package-uris": "the folder `program.workdir` is sent to every host",
     "config": "import that file by itself",
@@ -41,7 +41,7 @@ def are_flags(text: str) -> bool:
 
 
 def job_of_flags(text: str, source: str) -> tuple[dict[str, Any], list[int], list[Remark]]:
-    """Parses commands. Raises FileProblem for an unknown key of a `--worker-pool-spec` flag.
+    """Parses `gcloud` commands. Raises FileProblem for an unknown key of a `--worker-pool-spec` flag.
 
     Returns:
         The job, the line of each pool, and remarks on other flags.
@@ -65,7 +65,7 @@ def job_of_flags(text: str, source: str) -> tuple[dict[str, Any], list[int], lis
 
 
 def _listed(value: str) -> list[str]:
-    """Returns the entries of a list flag, which are separated by commas or by the separator in `^…^`."""
+    """Returns the entries of a list flag. They are separated by commas, or by the separator given as `^SEPARATOR^`."""
     match = re.match(r"\^([^^]+)\^", value)
     return value.split(",") if match is None else value[match.end() :].split(match[1])
 
@@ -84,7 +84,7 @@ def _as_list(entries: list[str]) -> str:
 
 
 def _option_lines(text: str, command: CommandLine) -> list[int]:
-    """Returns the line of each option. The lines are found by searching the text for the names of the options."""
+    """Returns the line of each option, found by searching the text for the option names in order."""
     lines = text.splitlines()
     at, found = command.line - 1, []
     column = 0
@@ -106,7 +106,7 @@ def _pool(value: str, source: str, line: int) -> dict[str, Any]:
         name, equals, item = part.partition("=")
         name = name.strip()
         if not equals and key in ("requirements", "extra-packages", "extra-dirs"):
-            continue  # This part is another entry of the list that began with `key`.
+            continue  # The list that began with `key` continues with this part.
         if name not in KEYS:
             hint = nearest(name, KEYS) or f"Allowed are {', '.join(KEYS)}."
             refuse(source, line, f"--{FLAG} has no key `{name}`.", hint)
@@ -120,7 +120,7 @@ def _pool(value: str, source: str, line: int) -> dict[str, Any]:
 
 
 def as_flags(job: dict[str, Any]) -> str:
-    """Returns the command that creates a job. Keys without a corresponding flag are omitted."""
+    """Returns the `gcloud` command that creates a job. Keys for which there is no flag are omitted."""
     flag_names = {path: key for key, path in KEYS.items()}
     words = ["gcloud ai custom-jobs create", f"--display-name={job['displayName']}"]
     for pool in job["workerPoolSpecs"]:

@@ -1,7 +1,8 @@
-"""Vertex AI's `studySpec` of a HyperparameterTuningJob, read as a search and written from one.
+"""Conversion between the `studySpec` of Vertex AI's HyperparameterTuningJob and search files.
 
 Source: the REST resources `HyperparameterTuningJob` and `StudySpec`. Keys are in camelCase, or in snake_case as in the
-Python client. Vertex appends `--NAME=VALUE` to the arguments of each trial; Torchyard replaces `{params.NAME}` in them.
+Python client. Vertex AI appends `--NAME=VALUE` to the arguments of each trial. Torchyard instead replaces
+`{params.NAME}` in the arguments.
 """
 
 from __future__ import annotations
@@ -189,7 +190,7 @@ def _objective(reader: VertexDocument, place: Place) -> dict[str, str]:
 
 
 def _number(reader: VertexDocument, place: Place) -> float:
-    """Returns the number at a location. In JSON, 64-bit integers are text."""
+    """Returns the number at a location. Google's APIs write 64-bit integers as strings, which are accepted."""
     try:
         found = float(reader.text(place) or "")
     except ValueError:

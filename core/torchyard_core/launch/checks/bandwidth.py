@@ -1,4 +1,4 @@
-"""The bandwidth between the hosts of a run. It is measured for each pair of hosts and cached for a day.
+"""Measures the bandwidth between the hosts of a run, for each pair of hosts, and caches it for a day.
 
 A pair is not measured if the network of one of its hosts is busy when the measurements begin.
 """
@@ -26,21 +26,21 @@ from torchyard_core.launch.planning import LaunchContext
 from torchyard_core.launch.submission import LOOPBACK, primary_address
 
 PULL_S = 0.4
-"""Time in seconds for which data is transferred between two hosts, in both directions at the same time."""
+"""Time in seconds for which two hosts transfer data, in both directions at the same time."""
 DAY_S = 86400.0
 SLOW_LINK_BYTES_S = 60e6
-"""Bandwidth in bytes per second below which each direction of a pair is also measured alone."""
+"""Bandwidth in bytes per second below which the two directions of a pair are also measured one after the other."""
 ANSWER_S = 10.0
 NAMED = 6
 SLOW = 0.5
-"""Fraction of the median bandwidth below which a pair gets a warning, if at least three pairs are measured."""
+"""Fraction of the median bandwidth below which a pair gets a warning. Applies if at least three pairs were measured."""
 
 
 def measure(context: LaunchContext, file: Path | None, stop: Event) -> list[Measurement]:
-    """Returns measurements of the pairs of `neighbours`.
+    """Returns the bandwidth of each pair that `neighbours` returns.
 
-    Pairs without a measurement of the last day are measured unless one of their hosts is busy. `stop` ends the
-    measurements after the current round.
+    A pair is measured if its last measurement is more than a day old, unless the network of one of its hosts is busy.
+    `stop` ends the measurements after the current round.
     """
     bandwidths = BandwidthCache(file)
     pairs = neighbours(context.plan.hosts)
@@ -57,7 +57,7 @@ def measure(context: LaunchContext, file: Path | None, stop: Event) -> list[Meas
 
 @dataclass
 class _Measuring:
-    """Measures pairs in rounds. In a round, each host takes part in at most one measurement."""
+    """Measures pairs in rounds. In each round, a host takes part in at most one measurement."""
 
     _context: LaunchContext
     _stop: Event
@@ -101,7 +101,7 @@ class _Measuring:
             pulls = [self._pull(receiver, sender) for receiver, sender in (pair, pair[::-1])]
             rates = [float(pull.result(ANSWER_S)["bytes_s"]) for pull in pulls]
             if min(rates) < SLOW_LINK_BYTES_S:
-                # On a slow link, queued data can delay the ACKs of the opposite transfer for longer than a pull takes.
+                # On a slow link, queued data can delay the ACKs of the other direction for too long.
                 for number, (receiver, sender) in enumerate((pair, pair[::-1])):
                     alone = self._pull(receiver, sender).result(ANSWER_S)
                     rates[number] = max(rates[number], float(alone["bytes_s"]))
@@ -116,7 +116,7 @@ class _Measuring:
 
 
 def rounds(pairs: Sequence[Pair]) -> list[list[Pair]]:
-    """Divides the pairs greedily into rounds in which each host occurs at most once."""
+    """Divides the pairs into rounds in which each host occurs at most once, greedily in the order of `pairs`."""
     found: list[list[Pair]] = []
     for pair in pairs:
         for round_ in found:
@@ -131,7 +131,7 @@ def rounds(pairs: Sequence[Pair]) -> list[list[Pair]]:
 def check_bandwidth(figures: Sequence[Measurement], now: float) -> list[Check]:
     """Returns a checklist line with the lowest bandwidths, and warnings for slow and unmeasured pairs.
 
-    The line contains the age of measurements that are more than a minute old.
+    A measurement that is more than a minute old is shown with its age.
     """
     measured = [figure for figure in figures if figure.bytes_s is not None]
     missing = [figure for figure in figures if figure.bytes_s is None]

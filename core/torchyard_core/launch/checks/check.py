@@ -1,4 +1,4 @@
-"""A line of a launch's checklist, and the table of all checks with their names, titles, order and documentation."""
+"""A line of a launch's checklist, and the table of all checks: name, title, order and section of the documentation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Severity = Literal["green", "amber", "red"]
 
 @dataclass(frozen=True)
 class CheckSpec:
-    """A row of the checklist, which contains the lines of one check for all hosts."""
+    """A row of the checklist. It contains the lines of one check for all hosts."""
 
     name: str
     """The name in `Check.name` and in the events of `run --json`."""
@@ -49,14 +49,14 @@ CHECKLIST = (
     CheckSpec("starting", "Started", "launch.md#the-checklist"),
     CheckSpec("history", "Noted on this computer", "launch.md#the-checklist"),
 )
-"""All rows in the order of display. A row whose section in docs/ is not named `check-…` is a step of the launch."""
+"""All rows in the order of display. A row is a step of the launch if its section in docs/ is not named `check-…`."""
 
 
 @dataclass(frozen=True)
 class Check:
     """A line of the checklist, about one host or all hosts.
 
-    `ok` is false if the line prevents the launch, and true for a warning.
+    `ok` is false if the line prevents the launch, and true for a success or a warning.
     """
 
     name: str
@@ -68,7 +68,7 @@ class Check:
     advice: Advice = ""
     warning: bool = False
     code: str = ""
-    """The code of the error that caused the line, or an empty string. The window selects a remedy by the code."""
+    """The code of the error that caused the line; otherwise empty. The window uses it to select a remedy."""
 
     def to_event(self) -> dict[str, Any]:
         """Returns the line as an event of `run --json`."""

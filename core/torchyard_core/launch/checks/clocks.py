@@ -1,4 +1,4 @@
-"""Checks by pure functions that the clocks of a run's hosts agree."""
+"""Pure functions that check whether the clocks of a run's hosts agree."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ CLOCKS_WITHIN_S = 5.0
 
 @dataclass(frozen=True)
 class Clock:
-    """The offset of a host's clock from this computer's in seconds, with its maximum error."""
+    """The offset of a host's clock from this computer's clock, and its maximum error, both in seconds."""
 
     offset: float
     error: float
 
     @staticmethod
     def read(sent: float, answer: Mapping[str, Any], heard: float) -> Clock:
-        """Computes the offset as NTP does, which cancels out the time that the host took to answer.
+        """Computes the offset by NTP's formula, which is not affected by the time that the host took to answer.
 
-        `sent` and `heard` are the times of request and answer by this computer's clock.
+        `sent` and `heard` are the times of the request and of the answer by this computer's clock.
         """
         received, answered = float(answer["received"]), float(answer["answered"])
         return Clock(
@@ -31,9 +31,9 @@ class Clock:
 
 
 def check_start_clock(primary: str, clock: Clock) -> Check:
-    """Returns the line about the primary's clock, which determines the start of a scheduled run.
+    """Returns the checklist line about the primary's clock, by which a scheduled run starts.
 
-    The line is an error if the clock certainly differs from this computer's by more than 5 s.
+    The line prevents the launch if the clock certainly differs from this computer's by more than CLOCKS_WITHIN_S.
     """
     by = clock.offset
     if abs(by) - clock.error <= CLOCKS_WITHIN_S:
@@ -49,11 +49,10 @@ def check_start_clock(primary: str, clock: Clock) -> Check:
 
 
 def check_clocks(clocks: Mapping[str, Clock]) -> list[Check]:
-    """Returns a line for all hosts, or a warning for each host whose clock is wrong.
+    """Returns one checklist line for all hosts, or a warning for each host whose clock is wrong.
 
-    Returns no lines for a single host.
-
-    The reference is the median of the hosts' clocks, not this computer's clock.
+    A clock is wrong if it certainly differs by more than CLOCKS_WITHIN_S from the median of the hosts' clocks. This
+    computer's clock is not the reference. A single host gets no line.
     """
     if len(clocks) < 2:
         return []

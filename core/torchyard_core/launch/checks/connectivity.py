@@ -1,4 +1,4 @@
-"""Tests whether the hosts of a run can connect to each other, in both directions, on the ports that they hold."""
+"""Tests whether the hosts of a run can connect to each other in both directions, on the ports of the run."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from torchyard_core.launch.progress import LaunchProgress
 from torchyard_core.next_steps import SetHostField
 
 ALL_PAIRS_UP_TO = 8
-"""Number of hosts up to which all pairs are tested. With more hosts, the pairs form a ring."""
+"""Maximum number of hosts for which all pairs are tested. More hosts form a ring, in which neighbours are tested."""
 MAX_PORTS = 8
-"""Maximum number of ports tested per host. A few suffice, because firewalls allow or block whole ranges."""
+"""Maximum number of tested ports per host. A few suffice, because firewalls allow or block whole ranges."""
 ANSWER_S = 30.0
 
 
@@ -31,9 +31,10 @@ def neighbours(hosts: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def directions(hosts: Sequence[str]) -> list[tuple[str, str]]:
-    """Returns the connections to test as (source, target).
+    """Returns the connections to test, as pairs of (source, target).
 
-    Both directions are tested for each pair, and between each host and the primary, which is the first host.
+    Both directions are tested between the hosts of each pair, and between each host and the primary, which is the first
+    host.
     """
     if len(hosts) <= ALL_PAIRS_UP_TO:
         return list(permutations(hosts, 2))
@@ -59,7 +60,7 @@ def check_connectivity(
         listening: dict[str, Any] = progress.wait_for_all(pending)
         return _verdicts(listening, _try_all(token, links, listening, directions(list(links)), progress))
     finally:
-        # The answer is not awaited, because each host handles this request before the request that starts the run.
+        # The answers are not awaited, because each host handles `network.close` before the request to start the run.
         for link in links.values():
             link.submit("network.close", {"token": token})
 
@@ -74,9 +75,9 @@ def check_added_host(
     """Tests the connections between a host that is added to a live run and the hosts of the run, in both directions.
 
     Args:
-        host: The host.
-        prepared: Its answer to `run.prepare`.
-        links: The links to this host and to the hosts of the run that answer.
+        host: The added host.
+        prepared: The answer of the added host to `run.prepare`.
+        links: The links to the added host, and to those hosts of the run that answer.
         port_ranges: The ports that the firewall of each host admits; None for all ports.
         progress: The callbacks of the launch.
     """
@@ -88,7 +89,7 @@ def check_added_host(
         pending[host] = in_background(
             _listen, links[host], {"token": token, "address": prepared["address"], "ports": ports}
         )
-        for member in members:  # The run uses the ports that these hosts hold, so these hosts cannot listen on them.
+        for member in members:  # The run already uses the ports reserved on its hosts, so the test uses other ports.
             allowed = port_ranges.get(member)
             there = {"towards": prepared["address"], "port_range": list(allowed) if allowed else None}
             pending[member] = in_background(_listen, links[member], {"token": token, **there})
@@ -115,7 +116,7 @@ def _try_all(
     tested: Sequence[tuple[str, str]],
     progress: LaunchProgress,
 ) -> dict[str, list[dict[str, Any]]]:
-    """Tests connections as (source, target). Returns the targets that could not be reached, by source host."""
+    """Tests connections, given as (source, target). Returns the failed targets of each source host."""
     targets_of: dict[str, list[dict[str, Any]]] = {host: [] for host in links}
     for source, target in tested:
         there = listening[target]

@@ -1,7 +1,4 @@
-"""Checks the plan and the answers to `host.facts` by pure functions.
-
-The checks are made before any data is sent to the hosts.
-"""
+"""Pure functions that check the plan and the answers to `host.facts`, before any data is sent to the hosts."""
 
 from __future__ import annotations
 
@@ -35,10 +32,10 @@ def check_host(topology: Topology, host: str, facts: dict[str, Any]) -> list[Che
 
 
 def check_working_folders(plan: Plan) -> list[Check]:
-    """Returns a warning for each host on which several replicas may write to one working folder.
+    """Returns a warning for each host on which several replicas may write to the same working folder.
 
-    With launcher `torch`, only trainers and evaluators are counted, since replicas of other roles do not execute the
-    training loop.
+    With the launcher `torch`, only trainers and evaluators are counted, because replicas of other roles do not execute
+    the training loop.
     """
     any_writes = plan.topology.program.launcher is Launcher.COMMAND
     writers = Counter(
@@ -59,7 +56,7 @@ def check_working_folders(plan: Plan) -> list[Check]:
 
 
 def check_sharding(plan: Plan) -> list[Check]:
-    """Returns an error if several hosts would save a sharded model, and no shared checkpoint folder is set."""
+    """Returns an error if several hosts would save a sharded model without a shared checkpoint folder."""
     topology = plan.topology
     hosts = {planned.host for planned in plan.replicas if planned.trains}
     if topology.strategy.shard is Shard.NONE or topology.program.checkpoint_dir is not None or len(hosts) < 2:
@@ -134,9 +131,9 @@ def _check_python(topology: Topology, host: str, facts: dict[str, Any]) -> list[
 
 
 def _check_torch(topology: Topology, host: str, python: str, version: str) -> Check:
-    """Returns the checklist line for a host's torch.
+    """Returns the checklist line about torch on a host.
 
-    The line is an error if the version is too old for sharded models.
+    The line prevents the launch if the version of torch is too old for a sharded model.
     """
     numbers = tuple(int(number) for number in version.split("+")[0].split(".")[:2] if number.isdecimal())
     if topology.strategy.shard is Shard.NONE or numbers >= SHARDING_TORCH:

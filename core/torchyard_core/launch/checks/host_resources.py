@@ -1,4 +1,4 @@
-"""Checks by pure functions the limits, shared memory and GPUs of a host, and what earlier runs have left on it."""
+"""Pure functions that check a host's limits, shared memory and GPUs, and what earlier runs have left on the host."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from torchyard_core.topology.model import Launcher
 
 NOFILE_LEAST = 1024
 NOFILE_A_RANK = 8
-"""Number of file descriptors per rank of the run, for connections of the join store and the ring, and for the log."""
+"""Number of file descriptors that each rank of the run may need, for the join store, the ring and the log."""
 SHM_LEAST = 1 << 30
 MEMLOCK_LEAST = 1 << 30
 MUCH_OF_A_GPU = 0.5
-"""Maximum fraction of a GPU's memory that may already be in use. The launch is prevented if more is in use."""
+"""Fraction of a GPU's memory. If other processes use more, the launch is prevented. Less use is a warning."""
 
 Measured = Mapping[str, Any]
 """An agent's answer to `host.preflight`."""

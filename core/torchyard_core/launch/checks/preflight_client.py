@@ -1,4 +1,4 @@
-"""The client of the request `host.preflight`, which is sent to all hosts of a launch at the same time."""
+"""Client of the request `host.preflight`, which a launch sends to all its hosts at the same time."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from torchyard_core.launch.progress import LaunchProgress
 from torchyard_core.topology.model import Launcher
 
 ANSWERS_WITHIN_S = 30.0
-"""Timeout in seconds for the answers. A GPU driver that hangs can block NVML forever."""
+"""Timeout in seconds for the answers to `host.preflight`. A GPU driver that hangs can block NVML forever."""
 
 
 class PreflightClient:
-    """Sends the requests when it is created, and converts the answers to lines of the checklist."""
+    """Sends `host.preflight` to all hosts on creation, and converts the answers to lines of the checklist."""
 
     def __init__(self, context: LaunchContext, *, with_gpus: bool = True):
         self._context = context
@@ -40,11 +40,11 @@ class PreflightClient:
     def checks(self, launcher: Launcher, progress: LaunchProgress, *, scheduled: bool = False) -> list[Check]:
         """Waits for the answers and returns the lines of the checklist.
 
-        Raises Cancelled after a cancellation, and HostError or AgentRefused if a host refuses the request or is
-        unavailable.
+        A host that does not answer in time gets a line that prevents the launch. For a `scheduled` run, which starts by
+        the primary's clock, this clock is checked, too.
 
-        A host that does not answer in time gets a line that prevents the launch. The primary's clock is also checked
-        for a `scheduled` run, which starts by that clock.
+        Raises Cancelled after a cancellation, and HostError or AgentRefused if a host is unavailable or refuses the
+        request.
         """
         ranks = sum(replica.ranks for replica in self._context.plan.replicas)
         clocks: dict[str, Clock] = {}

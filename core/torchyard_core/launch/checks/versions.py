@@ -1,4 +1,4 @@
-"""Checks by pure functions that the versions of Python, torch, CUDA and driver agree on all hosts of a run."""
+"""Pure functions that check whether all hosts of a run have matching versions of Python, torch, CUDA and driver."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ Facts = Mapping[str, Mapping[str, Any]]
 
 
 def check_versions(facts: Facts) -> list[Check]:
-    """Returns a warning for each product whose versions differ, and for each driver that is too old for torch.
+    """Returns a warning for each product whose version differs between hosts, and for each driver too old for torch.
 
-    Python is compared by major and minor version. CUDA and driver are compared only on hosts with GPUs.
+    Only the major and minor version of Python are compared. CUDA and driver are compared only between hosts with GPUs.
     """
     with_gpus = {host: found for host, found in facts.items() if found.get("gpus")}
     found = [
@@ -30,9 +30,9 @@ def check_versions(facts: Facts) -> list[Check]:
 
 
 def check_torch_builds(plan: Plan, facts: Facts) -> list[Check]:
-    """Returns an error for each host where replicas need GPUs and torch was built without CUDA.
+    """Returns an error for each host on which replicas need GPUs but torch was built without CUDA.
 
-    The line is only a warning if the program has a `setup`, because `setup` may activate an environment with another
+    If the program has a `setup`, the line is only a warning, because `setup` may activate an environment with another
     torch.
     """
     program = plan.topology.program

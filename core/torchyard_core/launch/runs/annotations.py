@@ -28,7 +28,7 @@ class Annotation:
 
     @property
     def text(self) -> str:
-        """The tags and the note as one string, for searching."""
+        """The tags and the note as one string, in which a search looks for text."""
         return " ".join([*(f"#{tag}" for tag in self.tags), self.note])
 
 
@@ -49,13 +49,13 @@ def checked_tags(tags: Iterable[str]) -> tuple[str, ...]:
 
 
 class Annotations:
-    """The file of annotations. A change reads the file first, so that earlier changes by other windows are kept."""
+    """The file of annotations. Before a change, the file is read again, so that changes by other windows are kept."""
 
     def __init__(self, file: Path):
         self._file = file
 
     def load(self) -> dict[str, Annotation]:
-        """Returns the annotations by run ID. Unreadable annotations are omitted."""
+        """Returns the annotations by run ID. Annotations that cannot be read are omitted."""
         try:
             found = json.loads(self._file.read_text(encoding="utf-8"))
             items = found.items()
@@ -64,10 +64,10 @@ class Annotations:
         return {run_id: one for run_id, about in items if (one := _annotation(about))}
 
     def set(self, run_id: str, annotation: Annotation) -> None:
-        """Replaces the annotation of a run; an empty one is removed.
+        """Replaces the annotation of a run. An empty annotation is removed from the file.
 
-        Raises UsageError for a note that is too long, and FileProblem if the file cannot be read or written, or is not
-        a file of annotations.
+        Raises UsageError for a note that is too long. Raises FileProblem if the file cannot be read or written, or is
+        not a file of annotations.
         """
         if len(annotation.note) > MAX_NOTE:
             message = f"the note has {len(annotation.note):,} letters, and at most {MAX_NOTE:,} are kept."

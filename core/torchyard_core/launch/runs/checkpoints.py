@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from torchyard_core.launch.agent_interface import AgentLink
-from torchyard_core.launch.runs.download import list_files
 from torchyard_core.launch.runs.known_runs import KnownRun
+from torchyard_core.launch.runs.output_download import list_files
 
 _COMPLETE = re.compile(r"outputs/checkpoints/step-(\d{12})/checkpoint\.json")
-"""The path of a checkpoint's description. A checkpoint's folder gets this name only when all its files are complete."""
+"""The path of a checkpoint's description. A folder is named `step-NUMBER` only after all its files are complete."""
 
 
 @dataclass(frozen=True)
@@ -23,9 +23,9 @@ class SavedStep:
 
 
 def newest_checkpoint(run: KnownRun, links: Mapping[str, AgentLink]) -> SavedStep | None:
-    """Returns the newest checkpoint in the run's folders on hosts that answer, or None if there is none.
+    """Returns the newest checkpoint in the run's folders, or None if there is none. Asks the hosts that answer.
 
-    Raises TorchyardError if no host lists its files. Checkpoints in a shared folder are not found.
+    Raises TorchyardError if no host can list its files. Checkpoints in a shared folder are not found.
     """
     found, problems = list_files(run.run_id, "outputs/checkpoints/step-*/checkpoint.json", run.hosts, links)
     if problems and not found:

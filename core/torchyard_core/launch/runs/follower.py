@@ -1,4 +1,4 @@
-"""Follows a run through its primary's journal until the run ends, even if connections are lost."""
+"""Follows a run through its primary's journal until the run ends, across lost connections."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from torchyard_core.launch.agent_interface import AgentLink, Reattach
 from torchyard_core.next_steps import ShowLogs
 
 RETRY_S = (1.0, 2.0, 4.0, 8.0, 15.0)
-"""Pauses in seconds before attempts to reconnect. The last pause is repeated."""
+"""Delays in seconds before the attempts to reconnect. The last delay is used for all further attempts."""
 POLL_S = 0.2
-"""Maximum time in seconds to wait for an event. It is short, so that the program reacts to Ctrl-C."""
+"""Maximum time in seconds to wait for an event. It is short, so that the program soon reacts to Ctrl-C."""
 
 Event = dict[str, Any]
 
 
 class Follower:
-    """Yields the events of a run as they happen, and updates the `view` of the run accordingly.
+    """Yields the events of a run as they happen, and updates the `view` of the run with each event.
 
-    A lost connection is reported as a `connection` event with the time of the last journal entry. After a new
-    connection, the journal is replayed from that entry. A follower does not close its links. A caller that does not
-    read all events must call `close`.
+    A lost connection is reported as a `connection` event with the time of the last known journal entry. After the
+    connection is restored, the journal is replayed from that entry. A follower does not close its links. A caller that
+    does not read all events must call `close`.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Follower:
             reattach: Opens a new link to a host.
             others: The links to the other hosts of the run.
             on_sample: Called with (host, sample) for each telemetry sample, on the threads of the links.
-            away: Other hosts of the run that currently do not answer. Attempts to connect to them are repeated.
+            away: Other hosts of the run that do not answer at present. The follower tries to connect to them.
             with_telemetry: Whether telemetry is requested from the hosts.
         """
         self.view = journal_replay.new_view(run_id)
@@ -74,8 +74,8 @@ class Follower:
     def events(self, duration: float | None = None) -> Iterator[Event | None]:
         """Yields journal events and live reports in order, and None whenever no event has arrived for POLL_S.
 
-        Ends after `run_ended` or `duration` seconds. Raises RunFailed if the primary's keeper exited before the end of
-        the run, and HostError or AgentRefused if the first subscription fails.
+        Stops after the event `run_ended`, or after `duration` seconds. Raises RunFailed if the primary's keeper exited
+        before the end of the run, and HostError or AgentRefused if the first subscription fails.
         """
         deadline = None if duration is None else time.monotonic() + duration
         try:
@@ -111,7 +111,7 @@ class Follower:
         self._news.put(("wake", None))
 
     def close(self) -> None:
-        """Removes the follower's listeners from the links. Ends telemetry that no other listener uses."""
+        """Removes the follower's listeners from the links. Unsubscribes from telemetry that no other listener uses."""
         for stop in self._stops:
             stop()
         self._stops.clear()
@@ -152,7 +152,7 @@ class Follower:
             if entry["event"] == "report":
                 self._steps[entry["replica"]] = float(entry.get("step") or 0)
             elif entry["event"] == "replica_state" and entry["state"] == "starting":
-                self._steps.pop(entry["replica"], None)  # The replica starts again from the step of its checkpoint.
+                self._steps.pop(entry["replica"], None)  # The replica restarts from the step of its checkpoint.
             yield entry
         # Older daemons send `alive` as False with each part of a long journal. Only the last message has no entries.
         if not message["alive"] and not message["entries"] and not self.view["ended"]:
@@ -166,19 +166,23 @@ class Follower:
             )
 
     def _is_old(self, entry: Event) -> bool:
-        """Returns whether the entry was seen before. An earlier follower of the run may have used the same link."""
+        """Returns whether this follower has already processed the entry.
+
+        Entries can arrive twice if an earlier follower of the run has subscribed over the same link.
+        """
         seen = self.view["seen"]
         return seen is not None and entry["epoch"] == seen[0] and entry["seq"] <= seen[1]
 
     def _reports(self, sample: dict[str, Any]) -> Iterator[Event]:
         """Yields a report for each replica of this run whose step has advanced since the last sample.
 
-        Also yields a `telemetry` event when the live telemetry of a run on a cluster becomes unavailable or is back.
+        Also yields a `telemetry` event when the live telemetry of a run on a cluster becomes unavailable or is
+        available again.
         """
         problem = sample.get("missing", {}).get(self._run_id, "")
         if problem != self._telemetry_problem:
             was_missing, self._telemetry_problem = bool(self._telemetry_problem), problem
-            if not (was_missing and problem):  # Later attempts may fail in another way.
+            if not (was_missing and problem):  # A change of the reason is not reported.
                 state = {"state": "missing", "reason": problem} if problem else {"state": "back"}
                 yield {"event": "telemetry", "time": utc_timestamp(sample["time"]), "host": self._link.host, **state}
         for key, metrics in sample.get("reports", {}).items():
@@ -205,7 +209,7 @@ class Follower:
             }
 
     def _bring_back(self) -> Iterator[Event]:
-        """Yields events for hosts that answer again. Connections are opened on other threads."""
+        """Yields an event for each host that answers again. Connections are opened on other threads."""
         for host, retry in list(self._away.items()):
             link = retry.link(self._reattach)
             if link is not None:
@@ -233,7 +237,7 @@ def _back(host: str) -> Event:
 
 
 class _Retry:
-    """Repeated attempts to connect to a host, with growing pauses."""
+    """Repeated attempts to connect to a host, with increasing delays."""
 
     def __init__(self, host: str):
         self._host = host
@@ -242,7 +246,7 @@ class _Retry:
         self._attempt: Future[AgentLink] | None = None
 
     def link(self, reattach: Reattach) -> AgentLink | None:
-        """Returns the new link when it is open, otherwise None. Never blocks. Raises errors other than HostError."""
+        """Returns the new link once it is open, otherwise None. Never blocks. Raises errors other than HostError."""
         if self._attempt is None:
             if time.monotonic() >= self._next:
                 self._attempt = in_background(reattach, self._host)
@@ -261,12 +265,15 @@ class _Retry:
 INTERVAL_S = 1.0
 
 _watchers: WeakKeyDictionary[AgentLink, int] = WeakKeyDictionary()
-"""Number of listeners per link. A daemon has one subscription per connection, which several runs may share."""
+"""The number of telemetry listeners per link. They share one subscription, because a daemon has one per connection."""
 _lock = threading.Lock()
 
 
 def watch_telemetry(link: AgentLink, listener: Callable[[dict[str, Any]], None]) -> Callable[[], None]:
-    """Calls `listener` with one sample per second on the link's thread. Returns a function that ends the calls."""
+    """Registers `listener`. It is called with one telemetry sample per second, on the link's thread.
+
+    Returns a function that removes the listener.
+    """
     unlisten = link.listen("telemetry", listener)
     with _lock:
         _watchers[link] = _watchers.get(link, 0) + 1

@@ -1,4 +1,4 @@
-"""Gradient sizes of models, as reported by the newest runs."""
+"""The sizes of the gradients of models, as reported by their newest runs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ REPORTED = "gradient_bytes"
 
 
 def last_gradient_sizes(history: History) -> dict[str, float]:
-    """Returns the gradient size in bytes for each run name, from the newest run of that name that reported a size."""
+    """Returns the gradient size in bytes by run name, from the newest run of each name that reported a size."""
     found: dict[str, float] = {}
     for record in sorted(history.records(), key=lambda record: record.submitted):
         sizes = [metrics.get(REPORTED) for metrics in record.metrics.values() if isinstance(metrics, dict)]

@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from torchyard_agent.protocol.metrics_report import valid_metrics
@@ -16,7 +17,7 @@ from torchyard_core.atomic_write import replace_content
 
 @dataclass(frozen=True)
 class RunRecord:
-    """The last state of a run that this desktop knows. Times are RFC 3339 in UTC."""
+    """The last state of a run that is known to this desktop. Times are RFC 3339 in UTC."""
 
     run_id: str
     name: str
@@ -33,7 +34,7 @@ class RunRecord:
     metrics: dict[str, Any] = field(default_factory=dict)
     timings: dict[str, Any] = field(default_factory=dict)
     topology: str = ""
-    """Text of the topology as it was run."""
+    """Text of the topology that was run."""
     snapshot: str | None = ""
     """Root hash of the code. None if the run has no code; empty in records of older versions."""
     code: str | None = ""
@@ -41,9 +42,9 @@ class RunRecord:
     lineage: str = ""
     """ID of the first run in the chain of restarts that led to this run; empty in records of older versions."""
     planned: list[dict[str, Any]] = field(default_factory=list)
-    """Name, host and GPU UUIDs of each replica, for drawing the run when no host answers."""
+    """Name, host and GPU UUIDs of each replica. The window draws the run from them if no host answers."""
     restarted_from: str = ""
-    """ID of the ended run that was restarted as this one, or of the ended sweep that this one continues."""
+    """ID of the ended run that this run restarts, or of the ended sweep that this sweep continues."""
     booking: str = ""
     """ID of the booking that held the run's GPUs."""
     sweep: str = ""
@@ -55,12 +56,12 @@ class RunRecord:
 
     @property
     def tells_what_ran(self) -> bool:
-        """Whether the record suffices to restart the run, except for the files of its code."""
+        """Whether the record, together with the files of the code, is sufficient to restart the run."""
         return bool(self.topology) and self.snapshot != ""
 
     @property
     def code_root(self) -> str | None:
-        """The hash of the program's files or, where it is unknown, of all files."""
+        """The hash of the program's files. If it is unknown, the hash of all files of the code."""
         return self.snapshot if self.code == "" else self.code
 
     def to_json(self) -> dict[str, Any]:
@@ -72,16 +73,18 @@ class History:
 
     def __init__(self, folder: Path):
         self._folder = folder
+        self._updating = Lock()
 
     def save(self, record: RunRecord) -> None:
         """Writes a run record. Raises OSError if it cannot be written."""
         replace_content(self._folder / f"{record.run_id}.json", json.dumps(record.to_json(), indent=1) + "\n")
 
     def update(self, run_id: str, **changes: Any) -> None:
-        """Changes fields of a record if it exists. Raises OSError if it cannot be written."""
-        record = self.load(run_id)
-        if record is not None:
-            self.save(replace(record, **changes))
+        """Changes fields of a record. Does nothing if there is none. Raises OSError if it cannot be written."""
+        with self._updating:  # At the end of a run, several threads of the window change fields of its record.
+            record = self.load(run_id)
+            if record is not None:
+                self.save(replace(record, **changes))
 
     def remove(self, run_id: str) -> None:
         """Removes the record of a run if it exists."""
@@ -103,7 +106,7 @@ class History:
 
 
 def fields_at_end(event: dict[str, Any]) -> dict[str, Any]:
-    """Returns the fields of a record that change at the event `run_ended`."""
+    """Returns the fields of a record that change when the event `run_ended` arrives."""
     return {
         "state": event["state"],
         "reason": event["reason"],

@@ -1,4 +1,4 @@
-"""Runs that this desktop or hosts know: listing, lookup, details and stopping."""
+"""The runs that are known to this desktop or to hosts: listing, finding, details and stopping."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FREE_WITHIN_S = 15.0
 
 @dataclass(frozen=True)
 class KnownRun:
-    """A run in its current state at its primary, or in its last known state if the primary does not answer."""
+    """A run with the state that its primary reports or, if the primary does not answer, the last known state."""
 
     run_id: str
     name: str
@@ -32,27 +32,27 @@ class KnownRun:
     primary: str
     hosts: tuple[str, ...]
     is_fresh: bool
-    """Whether the primary answered. If it did not, `state` was last known at `as_of`."""
+    """Whether the primary has answered. If not, `state` is the state at the time `as_of`."""
     submitted: str = ""
     booking: str = ""
     """ID of the booking that holds the run's GPUs."""
     reported_by: str = ""
-    """The member that reported the state in place of the primary. The run may have changed since."""
+    """The member that reported the state; empty if the primary did. The run may have another state since then."""
     restarted_from: str = ""
-    """ID of the ended run that was restarted as this one, or of the ended sweep that this one continues."""
+    """ID of the ended run that this run restarts, or of the ended sweep that this sweep continues."""
     is_sweep: bool = False
-    """Whether the run is the coordinator of a sweep."""
+    """Whether this is the run of a sweep itself, whose only replica is the coordinator."""
     sweep_run: str = ""
     """ID of the run of the sweep, if this run is one of the sweep's trials."""
 
     @property
     def has_ended(self) -> bool:
-        """Whether the run is known to have ended, either from its primary or from this desktop's history."""
+        """Whether the run is known to have ended, according to its primary or to this desktop's history."""
         return is_over(self.state) and not self.reported_by
 
     @property
     def is_stale(self) -> bool:
-        """Whether the run may be in another state now, because its primary did not answer."""
+        """Whether the state may be out of date, because the primary did not answer."""
         return not self.is_fresh and not self.has_ended
 
     def to_json(self) -> dict[str, Any]:
@@ -75,15 +75,15 @@ def list_runs(
     history: History,
     on_problem: Callable[[TorchyardError], None] = lambda problem: None,
 ) -> list[KnownRun]:
-    """Returns the runs known to the reachable hosts or to this desktop, newest first.
+    """Returns the runs known to the hosts of `links` or to this desktop, newest first.
 
-    `on_problem` is called with the error of a host that did not answer. Runs of that host that are known elsewhere are
-    listed in their last known state.
+    `on_problem` is called with the error of each host that did not answer. If other hosts or this desktop know a run of
+    that host, the run is listed in its last known state.
     """
     answers: dict[str, Future[Any]] = {name: link.submit("run.list", {}) for name, link in links.items()}
     found: dict[str, KnownRun] = {}
     reported_by_primary: set[str] = set()
-    """Runs that their primary has listed. Later reports of other hosts about them are ignored."""
+    """IDs of runs that their own primary has listed. What other hosts report about these runs later is ignored."""
     unconfirmed: dict[str, str] = {}
     records = {record.run_id: record for record in history.records()}
     for record in records.values():
@@ -108,8 +108,9 @@ def list_runs(
                 reported_by_primary.add(line["run_id"])
             elif line["run_id"] in reported_by_primary:
                 continue
-            if own is not None:  # Only hosts that take part in the run are trusted.
-                if host == own.primary or (host in own.hosts and known is not None and not known.is_fresh):
+            if own is not None:  # For a run of this desktop, only reports from the run's own hosts are trusted.
+                may_report = host in own.hosts and not is_over(own.state) and known is not None and not known.is_fresh
+                if host == own.primary or may_report:
                     found[own.run_id] = _of_own(_from_host(line, host), own, host)
                 continue
             if record.get("primary", host) == host or known is None or (not known.is_fresh and not known.state):
@@ -120,13 +121,29 @@ def list_runs(
     return sorted(found.values(), key=lambda run: run.run_id, reverse=True)
 
 
-def find_run(run_id: str, runs: Sequence[KnownRun]) -> KnownRun:
-    """Returns the run with this ID, or the only run whose ID starts or ends with it, or the newest run of this name.
+def remember_states(runs: Iterable[KnownRun], history: History) -> None:
+    """Updates this desktop's history with the states that primaries have reported, for when they do not answer.
 
-    `last` means the newest run. A trial of a sweep is found only by its whole ID, since it begins with the ID of its
-    sweep. `runs` must be sorted from newest to oldest. Raises UsageError if no run or several runs match.
+    The program that follows a run writes the rest of its record when the run ends. Raises OSError if a record cannot be
+    written.
     """
-    if not run_id.strip():  # The empty value of an unset shell variable must not select the only run.
+    records = {record.run_id: record for record in history.records() if record.is_confirmed}
+    for run in runs:
+        record = records.get(run.run_id)
+        if record is None or not run.is_fresh or record.ended:
+            continue
+        if (run.state, run.reason) != (record.state, record.reason):
+            history.update(run.run_id, state=run.state, reason=run.reason, as_of=run.as_of)
+
+
+def find_run(run_id: str, runs: Sequence[KnownRun]) -> KnownRun:
+    """Finds a run by its ID, by the beginning or end of its ID, or by its name.
+
+    If several runs have the name, the newest is returned. `last` means the newest run. A trial of a sweep is found only
+    by its whole ID, because its ID begins with the ID of the sweep. `runs` must be sorted from newest to oldest. Raises
+    UsageError if no run matches, or if the beginning or end matches several IDs.
+    """
+    if not run_id.strip():  # An unset shell variable gives an empty ID, which must not select the only run.
         raise UsageError("the run's ID is empty.", code="no_run", hint=ListRuns())
     exact = [run for run in runs if run.run_id == run_id]
     runs = [run for run in runs if not run.sweep_run]
@@ -149,18 +166,18 @@ def show_run(run: KnownRun, link: AgentLink) -> dict[str, Any]:
 
 
 def ask_run(run: KnownRun, link: AgentLink) -> dict[str, Any]:
-    """Returns the primary's answer to `run.show`, which includes the record stored on the primary."""
+    """Returns the answer of a run's primary to `run.show`, which includes the record that the primary has stored."""
     answer: dict[str, Any] = link.call("run.show", {"run_id": run.run_id})
     return answer
 
 
 def run_details(run: KnownRun, shown: dict[str, Any]) -> dict[str, Any]:
-    """Returns the details of the run from a host's answer to `run.show`."""
+    """Converts a host's answer to `run.show` to the details of the run."""
     record = shown["record"]
     about = record.get("record", {})
     state, reason = _state_of(shown)
     replicas = _with_planned(shown["replicas"], about.get("replicas", []))
-    if state != shown["state"]:  # The keeper exited before recording the end of its replicas.
+    if state != shown["state"]:  # The keeper exited before it recorded the end of its replicas.
         replicas = [_lost(replica) for replica in replicas]
     return {
         **run.to_json(),
@@ -178,6 +195,7 @@ def run_details(run: KnownRun, shown: dict[str, Any]) -> dict[str, Any]:
         "interruptions": shown.get("interruptions", []),
         "telemetry_problem": shown.get("telemetry_problem", ""),
         "jobs": shown.get("jobs", []),
+        "nodes": shown.get("nodes", {}),
         "replicas": replicas,
         "metrics": {name: metrics_report.valid_metrics(metrics) for name, metrics in shown["metrics"].items()},
         "timings": shown["timings"],
@@ -185,7 +203,7 @@ def run_details(run: KnownRun, shown: dict[str, Any]) -> dict[str, Any]:
 
 
 def show_record(run: KnownRun, record: RunRecord | None) -> dict[str, Any]:
-    """Returns the details of the run in its state last known to this desktop, with the keys of `show_run`."""
+    """Returns the run's details in the state last known to this desktop. The keys are those of `show_run`."""
     return {
         **run.to_json(),
         "fresh": False,
@@ -197,6 +215,7 @@ def show_record(run: KnownRun, record: RunRecord | None) -> dict[str, Any]:
         "interruptions": [],
         "telemetry_problem": "",
         "jobs": [],
+        "nodes": {},
         "replicas": record.replicas if record else [],
         "metrics": record.metrics if record else {},
         "timings": record.timings if record else {},
@@ -204,7 +223,10 @@ def show_record(run: KnownRun, record: RunRecord | None) -> dict[str, Any]:
 
 
 def _with_planned(replicas: list[dict[str, Any]], planned: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Returns the planned replicas in the plan's order, then others. Replicas without a reported state are pending."""
+    """Returns the planned replicas in the order of the plan, followed by other replicas that were reported.
+
+    A planned replica without a reported state is pending.
+    """
     reported = {replica["name"]: replica for replica in replicas}
     pending = {"state": "pending", "exit_code": None, "restarts": 0, "reason": ""}
     all_pending = {
@@ -218,18 +240,18 @@ def _lost(replica: dict[str, Any]) -> dict[str, Any]:
 
 
 def stop_run(run: KnownRun, link: AgentLink, *, force: bool = False) -> None:
-    """Requests the stop of a run; the journal reports its end. Raises AgentRefused if the run has ended already."""
+    """Asks the primary to stop a run. The journal reports its end. Raises AgentRefused if the run has already ended."""
     link.call("run.stop", stop_request(run.run_id, force=force))
 
 
 def free_prepared(run: KnownRun, links: Iterable[AgentLink]) -> None:
-    """Makes hosts release the resources of a run that was stopped before it began. Waits up to FREE_WITHIN_S."""
+    """Makes hosts release the resources of a run that was stopped before its start. Waits up to FREE_WITHIN_S."""
     answers = [link.submit("run.abort", {"run_id": run.run_id, "by": desktop_identity()}) for link in links]
     wait(answers, FREE_WITHIN_S)
 
 
 def stop_request(run_id: str, *, force: bool, how: str = "") -> dict[str, Any]:
-    """Returns the parameters of `run.stop`. The reason in the run's state ends with `how`, such as `in the window`."""
+    """Returns the parameters of `run.stop`. The reason ends with `how`, for example `in the window`."""
     by = desktop_identity()
     reason = f"stopped by {by}{f' {how}' if how else ''}"
     return {"run_id": run_id, "reason": reason, "force": force, "by": by}
@@ -257,7 +279,7 @@ def _from_record(record: RunRecord) -> KnownRun:
 
 
 def _never_begun(run: KnownRun) -> KnownRun:
-    """Returns the state of a run whose start was never confirmed and which its primary does not list."""
+    """Returns the run in the state stopped: its start was never confirmed, and its primary does not list it."""
     reason = f"{run.primary} has no record of it: it did not begin, or was removed since"
     return replace(run, state=RunState.STOPPED.value, reason=reason, as_of=utc_now(), is_fresh=True)
 
@@ -283,7 +305,7 @@ def _from_host(line: dict[str, Any], host: str) -> KnownRun:
 
 
 def _of_own(reported: KnownRun, own: RunRecord, host: str) -> KnownRun:
-    """Returns a run of this desktop's history. Only its state, reason and time are taken from a host's report."""
+    """Returns a run of this desktop as in its record `own`, with the state, reason and time that a host reported."""
     return replace(
         reported,
         name=own.name,
@@ -301,7 +323,7 @@ def _of_own(reported: KnownRun, own: RunRecord, host: str) -> KnownRun:
 def _state_of(report: dict[str, Any]) -> tuple[str, str]:
     """Returns the state and reason of a run from a host's report.
 
-    A run whose keeper exited before the run ended has failed.
+    If the keeper exited before the run ended, the run has failed.
     """
     if report["alive"] or is_over(report["state"]):
         return report["state"], report["reason"]

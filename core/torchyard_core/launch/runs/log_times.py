@@ -11,16 +11,16 @@ MOST_ENTRIES = 16_384
 
 
 class LogTimes:
-    """Times by byte offset, in seconds since the epoch by the clock of the log's host. Times never decrease."""
+    """The time at which each byte of a log was written, in seconds since 1970 by the host's clock. Never decreases."""
 
     def __init__(self) -> None:
         self._sizes: list[int] = []
         self._times: list[float] = []
 
     def add(self, entries: Iterable[Entry]) -> None:
-        """Adds entries. Entries for bytes that already have a time are ignored.
+        """Adds entries. An entry is ignored if its bytes already have a time.
 
-        If there are more than MOST_ENTRIES, their number is reduced.
+        If there are then more than MOST_ENTRIES, older entries are merged.
         """
         for size, time in entries:
             if not self._sizes or size > self._sizes[-1]:
@@ -33,17 +33,17 @@ class LogTimes:
     def time(self, offset: int) -> float:
         """Returns the time at which the byte at `offset` was written.
 
-        Bytes after the last entry have the time of that entry. If there are no entries, the time is 0.
+        A byte after the last entry has the time of that entry. Without entries, the time is 0.
         """
         number = min(bisect_right(self._sizes, offset), len(self._times) - 1)
         return self._times[number] if self._times else 0.0
 
     def since(self, time: float) -> int | None:
-        """Returns the offset of the first byte written at `time` or later, or None if there is none."""
+        """Returns the offset of the first byte that was written at `time` or later, or None if there is none."""
         return self._begin(bisect_left(self._times, time))
 
     def after(self, time: float) -> int | None:
-        """Returns the offset of the first byte written after `time`, or None if there is none."""
+        """Returns the offset of the first byte that was written after `time`, or None if there is none."""
         return self._begin(bisect_right(self._times, time))
 
     def _begin(self, number: int) -> int | None:

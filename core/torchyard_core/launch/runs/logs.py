@@ -11,13 +11,13 @@ from torchyard_core.launch.agent_interface import AgentLink, Reattach
 from torchyard_core.launch.runs.log_times import LogTimes
 
 LOG_WAIT_S = 10.0
-"""Maximum time in seconds that a host waits for new log lines before it answers."""
+"""Maximum time in seconds for which a host waits for new log lines before it answers."""
 TAIL_PIECE = 64 * 1024
-"""Number of bytes that are read at a time in the search for a log's last lines."""
+"""Number of bytes that are read at once in the search for the last lines of a log."""
 
 
 class LogLine(NamedTuple):
-    """A line of a log, and when its first byte was written: seconds since the epoch by the clock of the log's host."""
+    """A line of a log. `time` is when its first byte was written, in seconds since 1970 by the clock of the host."""
 
     time: float
     text: str
@@ -29,7 +29,7 @@ class LogReader:
     def __init__(
         self, run_id: str, replica: str, local_rank: int, link: AgentLink, reattach: Reattach, tail: int | None = None
     ):
-        """Creates a reader. It begins with the first line, or with the last `tail` lines of the current log."""
+        """Creates a reader that begins with the first line, or with the last `tail` lines of the current log."""
         self.replica = replica
         self.local_rank = local_rank
         self._run_id = run_id
@@ -51,16 +51,17 @@ class LogReader:
             while (newline := data.rfind(b"\n")) >= 0:
                 data = data[:newline]
                 begin = end + newline + 1
-                count -= begin < size  # No line begins after the newline at the end of the file.
+                count -= begin < size  # A newline at the end of the file does not start another line.
                 if not count:
                     self._offset = begin
                     return
         self._offset = end
 
     def lines(self, *, wait: bool) -> Iterator[LogLine]:
-        """Yields new complete lines, and at the end of the log also an incomplete last line.
+        """Yields new complete lines. At the end of the log, also yields an incomplete last line.
 
-        With `wait`, the host waits up to LOG_WAIT_S for new lines. Otherwise, all lines of the current log are read.
+        With `wait`, makes one request, for which the host waits up to LOG_WAIT_S for new lines. Otherwise, reads all
+        lines that the log has now.
         """
         if self._tail is not None:
             self._skip_to_last(self._tail)
@@ -95,10 +96,10 @@ class LogReader:
 
 
 def merge_lines(logs: Iterable[tuple[LogReader, Iterable[LogLine]]]) -> Iterator[tuple[LogReader, LogLine]]:
-    """Yields the lines of several logs by time. Lines with equal times are in the order of the logs.
+    """Yields the lines of several logs in order of time. Lines with equal times are in the order of the logs.
 
-    Times are measured by the hosts' clocks, so the order of lines from different hosts is only as exact as the
-    synchronisation of these clocks.
+    The times come from the hosts' clocks. Lines from different hosts may therefore be out of order if these clocks
+    differ.
     """
 
     def with_reader(reader: LogReader, lines: Iterable[LogLine]) -> Iterator[tuple[LogReader, LogLine]]:

@@ -1,7 +1,7 @@
 """Download of a run's model as one file with its `state_dict`, from the newest or a chosen checkpoint.
 
-A host that has the checkpoint provides the file (the agent's `daemon/run_models.py`): it assembles the parts of a
-sharded model, because this computer may not have torch.
+A host that has the checkpoint provides this file, because this computer may not have torch. For a sharded model, the
+host assembles the parts (the agent's `daemon/run_models.py`).
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from torchyard_core.errors import AgentRefused, HostError, RunFailed, TorchyardE
 from torchyard_core.formatting import counted
 from torchyard_core.launch.agent_interface import AgentLink
 from torchyard_core.launch.replica_plans import checkpoint_folder
-from torchyard_core.launch.runs.download import fetch_file
 from torchyard_core.launch.runs.history import RunRecord
 from torchyard_core.launch.runs.known_runs import KnownRun
+from torchyard_core.launch.runs.output_download import fetch_file
 from torchyard_core.next_steps import SetField
 from torchyard_core.topology.file import topology_from_text
 
@@ -29,12 +29,12 @@ ASK_TIMEOUT_S = 30.0
 
 @dataclass(frozen=True)
 class ModelSource:
-    """How a host of the run finds checkpoints, and which interpreter it uses to assemble a model."""
+    """Where a host of the run has the checkpoints, and the interpreter that assembles a model there."""
 
     folder: str | None
-    """The checkpoint folder that the hosts share; None for the run's own folder on each host."""
+    """The checkpoint folder that the hosts share. None means the folder of the run on each host."""
     python: str | None
-    """The program's interpreter. None means the host's default interpreter."""
+    """The interpreter for the program. None means the host's default interpreter."""
     setup: tuple[str, ...] = ()
     env: Mapping[str, str] | None = None
 
@@ -44,7 +44,7 @@ class ModelSource:
 
 @dataclass(frozen=True)
 class SavedModel:
-    """The model in a complete checkpoint on a host."""
+    """A model in a complete checkpoint on a host."""
 
     host: str
     step: int
@@ -52,7 +52,7 @@ class SavedModel:
     size: int
     """Total size in bytes of the files that contain the model."""
     newer_incomplete: str = ""
-    """A sentence about a newer checkpoint that is incomplete; otherwise empty."""
+    """A sentence about a newer, incomplete checkpoint; empty if there is none."""
 
 
 def model_sources(
@@ -61,13 +61,16 @@ def model_sources(
     links: Mapping[str, AgentLink],
     pythons: Mapping[str, str | None],
 ) -> dict[str, ModelSource]:
-    """Returns the model source of each host of `links` that knows the run.
+    """Returns the model source of each host of `links`. Omits hosts that answer but have no topology of the run.
 
-    For a run that this desktop launched, the desktop's record is used for all hosts. Otherwise, each host's own record
-    is used for that host.
+    If this desktop launched the run, its own record applies to all hosts. Otherwise, each host's record applies to that
+    host.
 
     Args:
-        pythons: The interpreters of the fleet file, by host.
+        run: The run.
+        own: This desktop's record of the run, if there is one.
+        links: Links to the hosts of the run.
+        pythons: The interpreters that the fleet file names, by host.
     """
     if own is not None and own.topology:
         found = dict.fromkeys(links, (own.topology, own.name, own.lineage or own.run_id))
@@ -77,14 +80,18 @@ def model_sources(
         }
         found = {}
         for host, future in asked.items():
-            with suppress(AgentRefused, HostError, TimeoutError):  # Listing the checkpoints reports the error.
+            try:
                 record = future.result(ASK_TIMEOUT_S)["record"]
-                about = record.get("record", {})
-                name, lineage = str(record.get("name", run.name)), str(about.get("lineage") or run.run_id)
-                found[host] = (str(about.get("topology", "")), name, lineage)
-    return {
-        host: _source(text, name, lineage, pythons.get(host)) for host, (text, name, lineage) in found.items() if text
-    }
+            except AgentRefused:
+                continue  # The host does not know the run.
+            except (HostError, TimeoutError):
+                found[host] = "", run.name, run.run_id  # The error is reported later, when checkpoints are listed.
+                continue
+            about = record.get("record", {})
+            name, lineage = str(record.get("name", run.name)), str(about.get("lineage") or run.run_id)
+            if text := str(about.get("topology", "")):
+                found[host] = text, name, lineage
+    return {host: _source(*one, pythons.get(host)) for host, one in found.items()}
 
 
 def _source(text: str, name: str, lineage: str, python: str | None) -> ModelSource:
@@ -92,7 +99,7 @@ def _source(text: str, name: str, lineage: str, python: str | None) -> ModelSour
         topology = topology_from_text(text, name).topology
     except TorchyardError:
         topology = None
-    if topology is None:  # A newer version of Torchyard launched the run.
+    if topology is None:  # The text may be from a newer Torchyard.
         return ModelSource(None, python)
     program = topology.program
     folder = checkpoint_folder(program, name, lineage)
@@ -102,11 +109,11 @@ def _source(text: str, name: str, lineage: str, python: str | None) -> ModelSour
 def find_model(
     run: KnownRun, sources: Mapping[str, ModelSource], links: Mapping[str, AgentLink], step: int | None = None
 ) -> SavedModel:
-    """Returns the model of the newest complete checkpoint, or of `step`.
+    """Returns the model of the newest complete checkpoint, or of the checkpoint of `step`.
 
     Raises:
-        RunFailed: No host that answers has the checkpoint. The message names what is missing on which host.
-        TorchyardError: No host has it, and a host did not answer.
+        RunFailed: No host that answers has such a checkpoint. The message names the parts that hosts lack.
+        TorchyardError: No host that answers has such a checkpoint, and another host did not answer.
     """
     order = [host for host in dict.fromkeys((run.primary, *run.hosts)) if host in links]
     asked: dict[str, Future[Any]] = {
@@ -130,7 +137,7 @@ def find_model(
 def _choose(
     run_id: str, found: Mapping[str, list[dict[str, Any]]], problems: Sequence[TorchyardError], step: int | None
 ) -> SavedModel:
-    """Chooses the checkpoint. Raises the same errors as `find_model`."""
+    """Returns the model of the chosen checkpoint. Raises the same errors as `find_model`."""
     complete = {
         (int(one["step"]), -number): SavedModel(host, int(one["step"]), bool(one["sharded"]), int(one["bytes"]))
         for number, (host, checkpoints) in enumerate(found.items())
@@ -167,7 +174,7 @@ def _choose(
 
 
 def _incomplete(found: Mapping[str, list[dict[str, Any]]], step: int | None) -> list[tuple[int, str]]:
-    """Returns a sentence for each step whose checkpoint is incomplete on all hosts, newest first."""
+    """Returns the number and a sentence for each step whose checkpoint is incomplete on all hosts, newest first."""
     steps = sorted({int(one["step"]) for checkpoints in found.values() for one in checkpoints}, reverse=True)
     result = []
     for number in steps if step is None else [step]:
@@ -194,7 +201,7 @@ def _incomplete(found: Mapping[str, list[dict[str, Any]]], step: int | None) -> 
 
 
 def target_of(target: Path | None, run_id: str) -> Path:
-    """Returns the file to write: `target`, `RUN.pt` in the folder `target`, or `RUN.pt` in the current folder."""
+    """Returns the file to write: `target`, or `RUN.pt` in the folder `target`, by default in the current folder."""
     if target is None:
         return Path(f"{run_id}.pt")
     return target / f"{run_id}.pt" if target.is_dir() else target
@@ -219,7 +226,7 @@ def fetch_model(
 
     Args:
         progress: Called with (host, bytes downloaded, total bytes).
-        cancelled: Called while the host assembles the model. If it raises an error, the download ends.
+        cancelled: Called repeatedly while the host assembles the model. An error that it raises ends the download.
 
     Raises:
         TorchyardError: The host does not provide the model.
@@ -247,6 +254,6 @@ def fetch_model(
         finally:
             scratch.unlink(missing_ok=True)
     finally:
-        with suppress(TorchyardError):  # When the connection ends, the host removes the file itself.
+        with suppress(TorchyardError):  # If the connection has ended, the host removes the exported file itself.
             link.call("model.remove", {"run_id": run_id, "export": export})
     return size

@@ -16,16 +16,20 @@ from torchyard_core.topology.replicas import replicas_of
 def recorded_plan(
     text: str, planned: Sequence[Mapping[str, Any]], known: Sequence[HostFacts]
 ) -> tuple[Plan, tuple[HostFacts, ...]] | None:
-    """Restores the plan of a run and the facts of its hosts from the record's `topology` and `replicas`.
+    """Restores the plan of a run and the facts of its hosts.
 
-    GPUs that the run used and that are not in `known` are added to the facts of their host, with their recorded types
-    if there are any. Returns None for an
-    unreadable topology, or if no replicas of the topology are recorded.
+    If `known` lacks a GPU that the run used, the GPU is added to the facts of its host, with its recorded type if there
+    is one. Returns None if the topology is unreadable, or if no replica of the topology is recorded.
+
+    Args:
+        text: The recorded topology.
+        planned: The recorded replicas.
+        known: The facts of the fleet's hosts.
     """
     topology = topology_from_text(text).topology if text else None
     if topology is None or not planned:
         return None
-    # The coordinator of a sweep is not a replica in the sweep's topology.
+    # The record of a sweep contains only the coordinator, which is not a replica of the topology.
     if {str(replica["name"]) for replica in planned}.isdisjoint(one.name for one in replicas_of(topology)):
         return None
     hosts = _hosts(planned, {host.name: host for host in known})
@@ -39,7 +43,7 @@ def _hosts(planned: Sequence[Mapping[str, Any]], known: Mapping[str, HostFacts])
         used.setdefault(str(replica["host"]), []).extend(map(str, replica["gpus"]))
         types.update(zip(map(str, replica["gpus"]), map(str, replica.get("gpu_types", ())), strict=False))
     hosts = {}
-    # The hosts are in the order of the fleet, followed by hosts outside the fleet.
+    # Hosts of the fleet come first, in the order of the fleet, followed by hosts outside the fleet.
     for name in [*(name for name in known if name in used), *(name for name in used if name not in known)]:
         uuids = used[name]
         host = known.get(name, HostFacts(name))
@@ -54,7 +58,7 @@ def _hosts(planned: Sequence[Mapping[str, Any]], known: Mapping[str, HostFacts])
 
 
 def _placed(topology: Topology, planned: Sequence[Mapping[str, Any]], hosts: Mapping[str, HostFacts]) -> Plan:
-    """Returns the plan of `topology` with the recorded replicas on their recorded hosts and GPUs."""
+    """Returns the plan of `topology` with each recorded replica on its recorded host and GPUs."""
     places = {str(replica["name"]): replica for replica in planned}
     unplaced = plan(topology, ())
     replicas = []

@@ -1,4 +1,4 @@
-"""The files of a working folder that are never sent, or only if the user includes them."""
+"""Selects the files of a working folder that are sent to hosts. By default, files such as credentials are excluded."""
 
 from __future__ import annotations
 
@@ -11,19 +11,20 @@ from pathspec import GitIgnoreSpec
 from torchyard_core.gitignore import gitignore_spec
 
 ALWAYS_LEFT_OUT = (".git/", "__pycache__/", ".venv/", "*.pyc")
-"""Patterns of files that are excluded by default because runs do not need them."""
+"""Patterns of files that are excluded by default, because runs do not need them."""
 CREDENTIALS = (
     *(".ssh/", ".aws/", ".netrc", ".env", "id_rsa", "id_dsa", "id_ecdsa", "id_ecdsa_sk", "id_ed25519", "id_ed25519_sk"),
     *("*.pem", "*.key", "*.ppk"),
 )
-"""Patterns of files that are not sent unless `exclude` or .gitignore includes them by a pattern such as `!.env`."""
+"""Patterns of credentials. They are excluded unless `exclude` or .gitignore has a pattern such as `!.env`."""
 
 
 def included_files(folder: Path, exclude: tuple[str, ...]) -> Iterator[tuple[str, os.stat_result | None]]:
-    """Yields the files, links and empty folders of `folder` that are sent, as in `_walk`.
+    """Yields the files, links and empty folders of `folder` that are sent to hosts, and the status of each file.
 
     Args:
-        exclude: Patterns of the topology, in the syntax of .gitignore.
+        folder: The working folder.
+        exclude: The topology's patterns, in the syntax of .gitignore.
     """
     return _walk(folder, "", [(0, gitignore_spec([*ALWAYS_LEFT_OUT, *CREDENTIALS, *exclude]))])
 
@@ -31,9 +32,9 @@ def included_files(folder: Path, exclude: tuple[str, ...]) -> Iterator[tuple[str
 def _walk(
     folder: Path, below: str, ignores: list[tuple[int, GitIgnoreSpec]]
 ) -> Iterator[tuple[str, os.stat_result | None]]:
-    """Yields files, links and empty folders (whose path ends in `/`) below `folder`, with the status of each file.
+    """Yields files, links and empty folders below `folder`. Files have their status, and paths of folders end in `/`.
 
-    `ignores` contains the specs of .gitignore files, each with the length of the path of its folder.
+    `ignores` contains the patterns of .gitignore files, each with the length of the path of the file's folder.
     """
     here = folder / below
     own = here / ".gitignore"
@@ -50,7 +51,7 @@ def _walk(
             continue
         if is_folder:
             inside = _walk(folder, path + "/", ignores)
-            # Empty folders are kept, since a script may write to them.
+            # Empty folders are sent, because a script may write to them.
             yield next(inside, (path + "/", None))
             yield from inside
         elif entry.is_symlink():

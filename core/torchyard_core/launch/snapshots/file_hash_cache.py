@@ -1,8 +1,8 @@
-"""Cache of the hashes of a working folder's files. Unchanged files need not be read again.
+"""Cache of the hashes of a working folder's files, so that unchanged files need not be read again.
 
-A file is unchanged if its size, times and inode are the same. The hash of a file that was modified just before the read
-is not stored, since the file could change again while its times stay the same. (Git's documentation calls this the racy
-Git problem.)
+A file is unchanged if its size, times and inode are the same. If a file was modified just before it was read, its hash
+is not stored, because the file could change again without a change of its times. (Git's documentation calls this the
+racy Git problem.)
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from torchyard_core.errors import FileProblem
 
 VERSION = 1
 RACY_NS = 2_000_000_000
-"""Assumed resolution of file times in nanoseconds. FAT has this resolution, which is the coarsest one."""
+"""Assumed resolution of file times in nanoseconds. It is that of FAT, the coarsest of all file systems."""
 MAX_BYTES = 256 * 1024 * 1024
 
 Entry = list[int | str]
-"""[size, mtime_ns, ctime_ns, inode, sha256]. The hash is empty if it cannot be trusted."""
+"""[size, mtime_ns, ctime_ns, inode, sha256]. The hash is empty if it is not reliable."""
 
 
 class FileHashCache:
-    """The hashes of one folder's files. If there is no cache file, no hashes are stored."""
+    """The hashes of one folder's files. Without a cache file, no hashes are stored."""
 
     def __init__(self, file: Path | None = None):
         self._file = file
@@ -37,7 +37,7 @@ class FileHashCache:
 
     @staticmethod
     def of(folder: Path, caches: Path | None) -> FileHashCache:
-        """Returns the cache of `folder`, which has its own file below `caches`.
+        """Returns the cache of `folder`. Each folder has its own file below `caches`.
 
         If `caches` is None, no hashes are stored.
         """
@@ -59,17 +59,17 @@ class FileHashCache:
         return entry is not None and entry[:4] == _fingerprint(status)
 
     def note(self, path: str, status: os.stat_result, sha256: str) -> None:
-        """Adds the hash of a file, or an empty hash if it cannot be trusted.
+        """Adds the hash of a file, or an empty hash if the file was modified just before it was read.
 
-        `status` must have been determined before the file was read.
+        `status` must be the file's status from before the file was read.
         """
         is_racy = max(status.st_mtime_ns, status.st_ctime_ns) >= self._began_ns - RACY_NS
         self._now[path] = [*_fingerprint(status), "" if is_racy else sha256]
 
     def save(self) -> None:
-        """Writes the entries that were looked up or added. Other entries, such as those of deleted files, are dropped.
+        """Writes the entries that were looked up or added. Drops all others, such as those of deleted files.
 
-        Errors are ignored, since the file is only a cache.
+        Errors are ignored, because the file is only a cache.
         """
         if self._file is None or self._now == self._known:
             return

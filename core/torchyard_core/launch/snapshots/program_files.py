@@ -1,8 +1,11 @@
-"""The hash of the program's files in a snapshot, which profiles and the history of runs compare.
+"""The hash of the program's files in a snapshot.
 
-Topologies, search files and profiles are often kept beside the script, and `advise --apply`, `profile -o` and `sweeps
-best -o` write them: they change the snapshot, and not what the program computes. A document that the program may read
-counts as one of its files: one whose file name a source file or an argument contains.
+Profiles and the history of runs use the hash to find out whether the program has changed.
+
+Documents (topologies, search files and profiles) are often stored beside the script, and `advise --apply`, `profile -o`
+and `sweeps best -o` write them. A changed document changes the snapshot, but not what the program computes, so
+documents are ignored. A document whose file name occurs in a source file or an argument is not ignored, because the
+program may read it.
 """
 
 from __future__ import annotations
@@ -23,15 +26,15 @@ SOURCE_SUFFIXES = (".py", ".sh")
 MAX_DOCUMENT = 4 * 1024 * 1024
 """Maximum size of a document in bytes. Larger files count as files of the program."""
 START_OF_DOCUMENT = 4096
-"""Number of bytes in which a document's first keys are found, so that data files are not read to their ends."""
+"""Number of bytes in which the first keys of a document must occur. No more bytes of other files are read."""
 _PROFILE = re.compile(rb'\s*\{\s*"format"\s*:')
 _YAML = re.compile(rb"^version\s*:", re.MULTILINE)
 
 
 def code_root(snapshot: Snapshot, topology: Topology) -> str:
-    """Returns the hash that identifies the program's files. Without other files, it is the snapshot's root.
+    """Returns the hash of the program's files. It equals the snapshot's root if the snapshot contains nothing else.
 
-    Empty folders do not count, since a folder may contain nothing but documents.
+    Empty folders are ignored, because a folder that contains only documents is empty without them.
     """
     candidates = [entry for entry in snapshot.manifest if _may_be_document(entry)]
     documents = {entry["path"] for entry in candidates if _is_document(snapshot, entry)}
@@ -47,7 +50,7 @@ def _may_be_document(entry: Entry) -> bool:
 
 
 def _is_document(snapshot: Snapshot, entry: Entry) -> bool:
-    """Returns whether a file is a valid topology, search or profile."""
+    """Returns whether a file is a valid topology, search file or profile."""
     may_be_profile = PurePosixPath(entry["path"]).suffix == PROFILE_SUFFIX
     start = _read(snapshot, entry, START_OF_DOCUMENT)
     if start is None or not (_PROFILE.match(start) if may_be_profile else _YAML.search(start)):
@@ -59,13 +62,14 @@ def _is_document(snapshot: Snapshot, entry: Entry) -> bool:
 
 
 def _is_profile(content: bytes) -> bool:
-    from torchyard_core.advisor.profile import is_profile  # Deferred, since most folders have no profile.
+    from torchyard_core.advisor.profile import is_profile  # Imported only here, because most folders have no profile.
 
     return is_profile(content)
 
 
 def _is_topology_or_search(content: bytes) -> bool:
-    from torchyard_core.sweeps.search_file import search_from_text  # Many folders have no document.
+    # Imported only here, because many folders contain neither a topology nor a search file.
+    from torchyard_core.sweeps.search_file import search_from_text
     from torchyard_core.topology.file import topology_from_text
 
     try:
@@ -76,7 +80,7 @@ def _is_topology_or_search(content: bytes) -> bool:
 
 
 def _mentioned(documents: Iterable[str], snapshot: Snapshot, topology: Topology) -> set[str]:
-    """Returns the documents whose file names the program's sources, arguments, setup or environment contain."""
+    """Returns the documents whose file names occur in the program's sources, arguments, setup or environment."""
     names = {path: PurePosixPath(path).name.encode("utf-8", "surrogateescape") for path in documents}
     script = PurePosixPath(topology.program.script or "")
     paths = ((entry, PurePosixPath(entry["path"])) for entry in snapshot.manifest if "sha256" in entry)
@@ -85,7 +89,7 @@ def _mentioned(documents: Iterable[str], snapshot: Snapshot, topology: Topology)
     found: set[str] = set()
     for content in chain([words], (_read(snapshot, entry) for entry in sources)):
         if content is None:
-            return set(names)  # A source that cannot be read may mention any of them.
+            return set(names)  # An unreadable source may mention any document.
         found |= {path for path, name in names.items() if name in content}
     return found
 
@@ -98,7 +102,7 @@ def _words(topology: Topology) -> Iterable[str]:
 
 
 def _read(snapshot: Snapshot, entry: Entry, size: int = -1) -> bytes | None:
-    """Returns the first `size` bytes of a file, by default all, or None if it cannot be read."""
+    """Returns the first `size` bytes of a file (by default all), or None if the file cannot be read."""
     try:
         with Path(snapshot.folder, entry["path"]).open("rb") as file:
             return file.read(size)

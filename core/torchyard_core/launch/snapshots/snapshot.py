@@ -1,4 +1,4 @@
-"""Snapshots: the files of a working folder and their hashes, identified by a root hash."""
+"""Snapshots: the files of a working folder with their hashes. A root hash identifies each snapshot."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from torchyard_core.next_steps import SetField
 
 MAX_FILES = 100_000
 MAX_LIST = MAX_LINE - 4096
-"""Maximum size in bytes of the list of files. The list must fit into one message."""
+"""Maximum size in bytes of the list of files, which must fit into one message."""
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The content of a working folder. `root` identifies it on all hosts."""
+    """The content of a working folder. `root` identifies the snapshot on all hosts."""
 
     folder: Path
     root: str
@@ -36,23 +36,23 @@ class Snapshot:
         return sum(entry.get("size", 0) for entry in self.manifest)
 
     def paths(self) -> dict[str, Path]:
-        """Returns the path of one file for each distinct hash."""
+        """Returns one path for each distinct hash of a file."""
         return {entry["sha256"]: self.folder / entry["path"] for entry in self.manifest if "sha256" in entry}
 
 
 @dataclass(frozen=True)
 class Listing:
-    """The files that a snapshot of a working folder would contain, before they are read."""
+    """The files that a snapshot of a working folder would contain, as known before they are read."""
 
     folder: Path
     found: list[tuple[str, os.stat_result | None]]
-    """Paths of files, links and empty folders (which end in `/`), with the status of each file."""
+    """Paths of files, links and empty folders, with the status of each file. The path of a folder ends in `/`."""
     hashes: FileHashCache
     known: dict[str, str]
 
     @property
     def unseen(self) -> dict[str, int]:
-        """The sizes, by path, of the files that have changed since the last snapshot, or were not in it."""
+        """The sizes, by path, of the files that are new or have changed since the last snapshot."""
         return {
             path: status.st_size
             for path, status in self.found
@@ -67,17 +67,17 @@ def take_snapshot(
     caches: Path | None = None,
     before_reading: Callable[[Listing], None] = lambda listing: None,
 ) -> Snapshot:
-    """Takes a snapshot of `folder`, without the files that .gitignore files and `exclude` exclude.
+    """Takes a snapshot of `folder`. Omits the files that .gitignore files and `exclude` exclude.
 
     Args:
         folder: The working folder.
         exclude: Patterns in the syntax of .gitignore.
-        cancelled: If it is set, reading ends and the snapshot is incomplete.
-        caches: The folder of cached hashes. Unchanged files are not read again.
-        before_reading: Called with the list of files. It may raise an error.
+        cancelled: If this event is set, the files that follow are omitted, so the snapshot is incomplete.
+        caches: The folder of cached hashes, with which unchanged files are not read again. None disables caching.
+        before_reading: Called with the list of files before they are read. An error that it raises ends the snapshot.
 
     Raises:
-        RunFailed: The folder cannot be read or has too many files, or the list of files is too large for a message.
+        RunFailed: The folder cannot be read, it has too many files, or the list of files is too large for a message.
     """
     cancelled = cancelled or Event()
     try:
@@ -100,9 +100,9 @@ def take_snapshot(
 
 
 def list_folder(folder: Path, exclude: tuple[str, ...], cancelled: Event, caches: Path | None) -> Listing:
-    """Returns the files of `folder` that a snapshot would contain. Raises OSError if it cannot be read.
+    """Lists the files of `folder` that a snapshot would contain. Raises OSError if the folder cannot be read.
 
-    The list is incomplete after a cancellation, or if there are more than MAX_FILES files.
+    After a cancellation, or with more than MAX_FILES files, the list is incomplete.
     """
     hashes = FileHashCache.of(folder, caches)
     listing = Listing(folder, [], hashes, {})
@@ -117,7 +117,7 @@ def list_folder(folder: Path, exclude: tuple[str, ...], cancelled: Event, caches
 
 
 def _refuse_too_many(folder: Path, manifest: list[Entry]) -> None:
-    """Raises RunFailed for too many files, or if the list of files does not fit into one message."""
+    """Raises RunFailed if there are too many files, or if the list of files does not fit into one message."""
     listed = json.dumps(manifest, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "surrogatepass")
     if len(manifest) > MAX_FILES or len(listed) > MAX_LIST:
         count = f"more than {MAX_FILES:,}" if len(manifest) > MAX_FILES else f"{len(manifest):,}"

@@ -1,4 +1,4 @@
-"""Upload of a snapshot to hosts, limited to the files whose content a host lacks."""
+"""Uploads a snapshot to hosts. A host receives only the files whose content it lacks."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ from torchyard_core.next_steps import CheckHosts, SetField, SetHostField
 PIECE = 1 << 20
 """Maximum number of bytes of file content in one message."""
 IN_FLIGHT = 4
-"""Maximum number of messages that await an answer: enough to fill the link, but few enough to cancel quickly."""
+"""Maximum number of messages in flight: enough to keep the connection busy, but few enough to cancel quickly."""
 ANSWER_TIMEOUT_S = 300.0
 ASK_AGAIN_S = 0.25
-"""Interval in seconds at which the upload asks for the state of another upload to the same store."""
+"""Interval in seconds between two requests of an upload that waits for another upload to the same snapshot store."""
 TRIES = 3
 """Maximum number of attempts to upload a snapshot.
 
-Further attempts are necessary if garbage collection removes files of a snapshot that is not yet complete.
+An attempt fails if garbage collection removes files of the snapshot before the snapshot is complete.
 """
 ROOM = 100_000_000
-"""Free bytes that a host's disk must have for logs and outputs, in addition to the code."""
+"""Number of free bytes that a host's disk must have for logs and outputs, in addition to the code."""
 
 OnProgress = Callable[[int, int], None]
 """A callback that is called with (bytes sent, bytes to send)."""
 
 
 def upload_snapshot(snapshot: Snapshot, link: AgentLink, on_progress: OnProgress, cancelled: Event) -> None:
-    """Makes `snapshot` available on the host of `link`.
+    """Uploads `snapshot` to the host of `link`, unless the host already has it.
 
-    If several hosts share a home folder, one of them receives the snapshot and the others wait.
+    If several hosts share a home folder, one of them receives the snapshot, and the uploads to the others wait.
 
-    Files that have arrived completely are kept, so an interrupted upload can be resumed.
+    Files that have arrived completely are kept, so a later upload can continue an interrupted one.
 
     Raises:
         RunFailed: A file changed during the upload or cannot be read, or the host has too little free disk space.
@@ -64,7 +64,7 @@ def upload_snapshot(snapshot: Snapshot, link: AgentLink, on_progress: OnProgress
 
 
 def _offer(snapshot: Snapshot, link: AgentLink, cancelled: Event) -> dict[str, Any]:
-    """Waits for other uploads to the store, then asks the host whether it has the snapshot.
+    """Asks the host whether it has the snapshot, after other uploads to its snapshot store have ended.
 
     The manifest is sent only if the host does not have the snapshot.
 
@@ -131,7 +131,7 @@ def _send_files(
 
 
 def _messages(files: list[tuple[str, Path, int]]) -> Iterator[tuple[list[dict[str, Any]], int]]:
-    """Yields messages with the size of their content, at most PIECE bytes. A message can contain several files.
+    """Yields messages, each with the size of its content. A message has at most PIECE bytes, from one or more files.
 
     Raises RunFailed for a file that cannot be read or that has become shorter.
     """
@@ -160,12 +160,12 @@ def _messages(files: list[tuple[str, Path, int]]) -> Iterator[tuple[list[dict[st
 
 
 RECONNECTS = 2
-"""Maximum number of times that the connection to a host is opened again during the upload."""
+"""Maximum number of times that a lost connection to a host is opened again during an upload."""
 PAUSE_S = 1.0
 
 
 def upload_to_all(snapshot: Snapshot, links: dict[str, AgentLink], hosts: Hosts, progress: LaunchProgress) -> None:
-    """Uploads `snapshot` to every host of `links`. Lost links are replaced in `links`.
+    """Uploads `snapshot` to every host of `links`. Replaces lost links in `links` by new ones.
 
     Raises the errors of `upload_snapshot`.
     """
@@ -200,7 +200,7 @@ def upload_to_all(snapshot: Snapshot, links: dict[str, AgentLink], hosts: Hosts,
 
 
 def _reconnect(host: str, hosts: Hosts, progress: LaunchProgress) -> AgentLink:
-    """Opens a new link after a pause. Raises HostError if this fails, or Cancelled."""
+    """Opens a new link after a pause. Raises HostError if this fails, and Cancelled if the launch was cancelled."""
     if progress.cancelled.wait(PAUSE_S):
         raise Cancelled
     link = hosts.reach([host], lambda name, found: None)[host]

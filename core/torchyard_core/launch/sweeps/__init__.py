@@ -1,1 +1,1 @@
-"""The launch of a sweep: its checks, and the GPUs on which each trial runs."""
+"""The launch of a sweep: its checks, and the hosts and GPUs on which its trials run."""

@@ -1,4 +1,4 @@
-"""Plans the slots of a sweep: the hosts and GPUs of concurrent trials. The functions are pure."""
+"""Plans the slots of a sweep, each with the hosts and GPUs of one of the concurrent trials. The functions are pure."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from torchyard_core.topology.placement.capacity import GB_IN_GIB
 
 @dataclass(frozen=True)
 class SlotPlans:
-    """The plans of a trial in each slot. Slots share hosts, but no GPUs."""
+    """The plan of a trial for each slot. Slots may share hosts, but not GPUs."""
 
     slots: tuple[Plan, ...]
 
     @property
     def whole(self) -> Plan:
-        """The plan of all slots together, in which replicas are numbered consecutively across slots.
+        """The plan of all slots together. Its replicas are numbered across all slots.
 
-        The plan has no worlds, since each trial has the world of its slot.
+        It has no worlds, because each trial has only the world of its own slot.
         """
         replicas: list[PlannedReplica] = []
         before: Counter[Role] = Counter()
@@ -41,7 +41,7 @@ class SlotPlans:
         return replace(first, replicas=tuple(replicas), worlds=(), hosts=hosts)
 
     def ports(self) -> dict[str, int]:
-        """Returns the number of ports that each host holds for all slots."""
+        """Returns the number of ports to reserve on each host for all slots."""
         needed: Counter[str] = Counter()
         for slot in self.slots:
             needed.update(ports_needed(slot))
@@ -50,12 +50,12 @@ class SlotPlans:
     def described(
         self, sites: Mapping[str, PreparedHost], run_token: str, prepare: Callable[[Plan, str], dict[str, Any]]
     ) -> list[SweepSlot]:
-        """Returns the slots as they are sent to the primary.
+        """Returns the slots in the form in which they are sent to the primary.
 
         Args:
-            sites: The hosts, with the ports of all slots.
-            run_token: The placeholder for the run ID of a trial. The run folders of `sites` contain it, too.
-            prepare: Returns the parameters of `run.prepare` for a slot's host.
+            sites: The hosts with the ports of all slots.
+            run_token: The placeholder for the run ID of a trial. The run folders in `sites` contain it, too.
+            prepare: Returns the parameters of `run.prepare` for one host of a slot.
         """
         left = {host: list(site.ports) for host, site in sites.items()}
         found = []
@@ -71,12 +71,14 @@ class SlotPlans:
 
 
 def plan_slots(plan_on: Callable[[Sequence[HostFacts]], Plan], hosts: Sequence[HostFacts], parallel: int) -> SlotPlans:
-    """Plans up to `parallel` slots, each on the resources that the preceding slots leave free.
+    """Plans up to `parallel` slots, each on the resources that the slots before it leave free.
 
-    If the first slot cannot start, it is the only one, and its plan contains the problems.
+    If a trial cannot start in the first slot, this is the only slot, and its plan contains the problems.
 
     Args:
-        plan_on: Plans one trial on hosts.
+        plan_on: Plans one trial on the given hosts.
+        hosts: The hosts of the fleet.
+        parallel: The maximum number of slots.
     """
     slots = [plan_on(hosts)]
     while slots[-1].can_start and len(slots) < parallel:
@@ -89,7 +91,7 @@ def plan_slots(plan_on: Callable[[Sequence[HostFacts]], Plan], hosts: Sequence[H
 
 
 def _without(hosts: Sequence[HostFacts], slot: Plan) -> list[HostFacts]:
-    """Returns the hosts without the GPUs, CPUs and memory of a slot. Hosts that it does not use come first."""
+    """Returns the hosts without the GPUs, CPUs and memory of `slot`. Hosts that the slot does not use come first."""
     topology = with_machine_sizes(slot.topology)
     left = []
     for host in hosts:

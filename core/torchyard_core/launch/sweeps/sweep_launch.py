@@ -1,7 +1,7 @@
-"""The launch of a sweep: a run whose only process is the coordinator, on all hosts of the trials.
+"""The launch of a sweep: a run on all hosts of the trials. Its only process is the coordinator, on the primary.
 
-Its keepers lock the GPUs and hold the ports of all slots until the sweep ends, so that trials start without another
-check. The coordinator starts the trials (`torchyard_agent.sweeps.coordinator`).
+Until the sweep ends, the run's keepers lock the GPUs and reserve the ports of all slots, so that trials start without
+further checks. The coordinator starts the trials (`torchyard_agent.sweeps.coordinator`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torchyard_agent.protocol.messages import Cluster, Master, Member, Policy, P
 from torchyard_agent.protocol.sweep_messages import Sweep
 from torchyard_core.errors import RunFailed
 from torchyard_core.formatting import counted
-from torchyard_core.launch.calendar_port import Reservation
+from torchyard_core.launch.calendar_interface import Reservation
 from torchyard_core.launch.checks.check import Check
 from torchyard_core.launch.launch import Launch, StartedRun, planned_replicas
 from torchyard_core.launch.plan_preview import host_python
@@ -37,7 +37,7 @@ COORDINATOR = "coordinator-0"
 MODULE = "torchyard_agent.sweeps.coordinator"
 COORDINATOR_RESTARTS = 5
 STOP_GRACE_S = 15.0
-"""Time in seconds that the coordinator has to stop the trials, in addition to their own grace."""
+"""Time in seconds for the coordinator to stop the trials, in addition to the `stop_grace_s` of the trials."""
 
 
 @dataclass
@@ -56,24 +56,85 @@ class SweepPlanner(Planner):
         return self.slots.slots
 
 
-@dataclass
-class SweepLaunch(Launch):
-    """Launches a sweep. `search` must have no problems."""
+@dataclass(frozen=True)
+class EndedSweep:
+    """An ended sweep that another sweep continues."""
 
-    search: Search | None = None
-    study: str = ""
-    """The study of an ended sweep to continue, as in `Sweep.study`."""
-    continues: str = ""
-    """ID of that sweep, or "" if this one is new."""
-    same_code_as: str | None = None
-    """Hash of the program's files of the ended sweep, which must not have changed; None accepts any code."""
-    _slots: SlotPlans = field(default_factory=lambda: SlotPlans(()))
-    _python: str = ""
+    run_id: str
+    study: str
+    """The sweep's study, as in `Sweep.study`."""
+    counted: int
+    """The number of trials of the ended sweep that count as done and are not repeated."""
+    same_code_as: str | None
+    """Hash that the program's files must still have; None if they may have changed."""
+
+
+@dataclass(frozen=True)
+class SweepRequest:
+    """The arguments of a launch that concern a sweep. `search` must be valid."""
+
+    search: Search
+    ended: EndedSweep | None = None
+    """The ended sweep to continue; None for a new sweep."""
+
+    @property
+    def study(self) -> str:
+        return "" if self.ended is None else self.ended.study
+
+
+@dataclass
+class SweepRecords(Launch):
+    """Base class for launches of sweeps. Creates a sweep's records, and checks that its code has not changed."""
+
+    sweep: SweepRequest | None = None
+
+    @property
+    def _sweep(self) -> SweepRequest:
+        assert self.sweep is not None
+        return self.sweep
 
     @property
     def _settings(self) -> Search:
-        assert self.search is not None
-        return self.search
+        return self._sweep.search
+
+    @property
+    def _continues(self) -> str:
+        """The ID of the ended sweep that this sweep continues, or ""."""
+        return "" if self._sweep.ended is None else self._sweep.ended.run_id
+
+    def _snapshot(self, context: LaunchContext) -> Snapshot | None:
+        snapshot = super()._snapshot(context)
+        # Records of older versions contain the hash of all files of the working folder instead.
+        known = (self._code, snapshot.root if snapshot is not None else None)
+        ended = self._sweep.ended
+        if ended is not None and ended.same_code_as is not None and ended.same_code_as not in known:
+            message = f"the files of the working folder {self._folder} have changed since the sweep began."
+            hint = "Restore them, or accept with --new-code that later trials run other code than earlier ones."
+            raise RunFailed(message, code="code_changed", hint=hint)
+        return snapshot
+
+    def record(self, started: StartedRun, file: str, *, is_confirmed: bool = True) -> RunRecord:
+        record = super().record(started, file, is_confirmed=is_confirmed)
+        return replace(record, sweep=dump_search(self._settings), restarted_from=self._continues)
+
+    def _record(self, planned: Plan, reserved: Reservation, early: tuple[str, ...]) -> dict[str, Any]:
+        continues = {"restarted_from": self._continues} if self._continues else {}
+        return {**super()._record(planned, reserved, early), "sweep": dump_search(self._settings), **continues}
+
+    def _planned(self, planned: Plan) -> list[dict[str, Any]]:
+        """Returns the coordinator as the only replica of the run. It has the GPUs of all trials."""
+        return [{"name": COORDINATOR, "host": planned.primary, "gpus": gpus_of(planned)}]
+
+    def _shown_replica(self, planned: Plan) -> str:
+        return COORDINATOR
+
+
+@dataclass
+class SweepLaunch(SweepRecords):
+    """Launches a sweep on hosts of the fleet file."""
+
+    _slots: SlotPlans = field(default_factory=lambda: SlotPlans(()))
+    _python: str = ""
 
     def _plan(self) -> LaunchContext:
         search = self._settings
@@ -103,36 +164,11 @@ class SweepLaunch(Launch):
         self._progress.report_checks(checks)
         return context
 
-    def _check_further(self, context: LaunchContext, reserved: Reservation) -> Snapshot | None:
-        snapshot = super()._check_further(context, reserved)
-        # Records of older versions have the hash of all files.
-        known = (self._code, snapshot.root if snapshot is not None else None)
-        if self.same_code_as is not None and self.same_code_as not in known:
-            message = f"the files of the working folder {self._folder} have changed since the sweep began."
-            hint = "Restore them, or accept with --new-code that later trials run other code than earlier ones."
-            raise RunFailed(message, code="code_changed", hint=hint)
-        return snapshot
-
-    def record(self, started: StartedRun, file: str, *, is_confirmed: bool = True) -> RunRecord:
-        record = super().record(started, file, is_confirmed=is_confirmed)
-        return replace(record, sweep=dump_search(self._settings), restarted_from=self.continues)
-
     def _early_imports(self) -> tuple[str, ...]:
-        return ()  # The ranks of trials start later, under keepers of their own.
+        return ()  # The run of a sweep has no ranks that train. The ranks of trials start later, under other keepers.
 
     def _ports(self, planned: Plan) -> Mapping[str, int]:
         return self._slots.ports()
-
-    def _record(self, planned: Plan, reserved: Reservation, early: tuple[str, ...]) -> dict[str, Any]:
-        continues = {"restarted_from": self.continues} if self.continues else {}
-        return {**super()._record(planned, reserved, early), "sweep": dump_search(self._settings), **continues}
-
-    def _planned(self, planned: Plan) -> list[dict[str, Any]]:
-        """Returns the coordinator. In the run's record, the GPUs of all trials belong to it."""
-        return [{"name": COORDINATOR, "host": planned.primary, "gpus": gpus_of(planned)}]
-
-    def _shown_replica(self, planned: Plan) -> str:
-        return COORDINATOR
 
     def _submit(
         self, context: LaunchContext, prepared: Mapping[str, Prepared], reserved: Reservation, early: Sequence[str]
@@ -184,7 +220,7 @@ class SweepLaunch(Launch):
             policy=policy_of(self.topology),
             carry=program.checkpoint_dir is None,
             host_wait_s=program.host_wait_s,
-            study=self.study,
+            study=self._sweep.study,
         )
         primary = context.primary
         members = [
@@ -241,7 +277,7 @@ class SweepLaunch(Launch):
             gang=COORDINATOR,
             host=planned.hosts[0],
             trainer=False,
-            gpus=gpus_of(planned),  # A booking of these GPUs by another user ends the sweep.
+            gpus=gpus_of(planned),  # If another user books one of the listed GPUs, the sweep ends.
             processes=1,
             address=f"{prepared['address']}:{prepared['gang_port']}",
             run_dir=prepared["run_dir"],

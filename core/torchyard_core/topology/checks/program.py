@@ -84,7 +84,7 @@ def check_exclude(topology: Topology) -> Findings:
     for number, pattern in enumerate(topology.program.exclude):
         if not ("[" in pattern or "\\" in pattern or pattern.strip() == "!"):
             continue
-        from torchyard_core.gitignore import is_valid_pattern  # This import is slow and rarely needed.
+        from torchyard_core.gitignore import is_valid_pattern  # Deferred, since this import is slow and rarely needed.
 
         if not is_valid_pattern(pattern):
             message = f"the pattern `{pattern}` cannot be understood; write it as in .gitignore"
@@ -109,7 +109,7 @@ def check_files(topology: Topology, folder: Path) -> Findings:
 
 
 def _script(program: Program, workdir: Path) -> Findings:
-    # An absolute path refers to a file on the hosts, which cannot be checked here.
+    # An absolute path refers to a file on the hosts, whose existence the desktop cannot check.
     if program.launcher is not Launcher.TORCH or not program.script or Path(program.script).is_absolute():
         return
     at = ("program", "script")

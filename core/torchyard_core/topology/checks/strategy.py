@@ -33,7 +33,7 @@ def check_strategy(topology: Topology) -> Findings:
 def _unused_pools(topology: Topology, spec: StrategySpec) -> Findings:
     """Yields problems for pools of servers that no trainer would use.
 
-    Under the strategy `none` this is only a warning, since the script may use them.
+    Under the strategy `none` this is only a warning, since the script may use the servers itself.
     """
     if topology.program.launcher is Launcher.COMMAND:
         return  # With launcher `command`, the framework determines what the servers do.

@@ -45,7 +45,7 @@ def copy_replicas(topology: Topology, names: Collection[str]) -> str:
 
 
 def read_copied(text: str) -> tuple[Copied, ...]:
-    """Parses the text of `copy_replicas`. Raises UsageError for other text."""
+    """Parses text that `copy_replicas` has returned. Raises UsageError for other text."""
     try:
         data = json.loads(text) if len(text) <= MAX_CHARACTERS else None
         if not isinstance(data, dict) or data.get(FORMAT) != 1:
@@ -69,9 +69,9 @@ def _entry(entry: Any) -> Copied:
 def paste_replicas(topology: Topology, copied: Sequence[Copied]) -> tuple[Topology, tuple[str, ...]]:
     """Returns the topology with the copied replicas, and the names of these replicas.
 
-    The replicas are added to the pool that equals their pool except for `replicas` and `min_replicas`, or to a new pool
-    if there is none. A second chief is not pasted. A pin to GPUs to which another replica is pinned is dropped. Raises
-    UsageError if nothing remains to be pasted, or there would be too many replicas.
+    A replica is added to the pool that equals its original pool except for `replicas` and `min_replicas`, or to a new
+    pool if there is none. A second chief is not pasted. A pin is dropped if another replica is already pinned to one of
+    its GPUs. Raises UsageError if nothing remains to be pasted, or if there would be too many replicas.
     """
     pools = list(topology.pools)
     members: list[list[str | None]] = [list(names) for names in members_of(topology)]
@@ -97,7 +97,7 @@ def paste_replicas(topology: Topology, copied: Sequence[Copied]) -> tuple[Topolo
 
 
 def duplicate_replicas(topology: Topology, names: Collection[str]) -> tuple[Topology, tuple[str, ...]]:
-    """Copies and pastes replicas without using the clipboard."""
+    """Returns the topology with copies of the given replicas, and their names. Does not use the clipboard."""
     return paste_replicas(topology, read_copied(copy_replicas(topology, names)))
 
 

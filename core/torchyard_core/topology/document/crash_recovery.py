@@ -37,10 +37,7 @@ class UnsavedWork:
 
 
 class Recovery:
-    """The snapshot of one open document, and access to snapshots whose writers have exited.
-
-    Writing may raise FileProblem.
-    """
+    """The snapshot of one open document, and access to snapshots whose writers have exited."""
 
     def __init__(self, folder: Path):
         self._folder = folder
@@ -48,7 +45,7 @@ class Recovery:
         self._lock: int | None = None
 
     def write(self, path: Path | None, text: str) -> None:
-        """Writes the snapshot of a document with unsaved changes."""
+        """Writes the snapshot of a document with unsaved changes. Raises FileProblem if it cannot be written."""
         if self._lock is None:
             try:
                 self._folder.mkdir(parents=True, exist_ok=True)
@@ -124,7 +121,7 @@ class Recovery:
 
 
 def _try_lock(descriptor: int) -> bool:
-    """Locks a file until it is closed. Returns False if another process has locked it."""
+    """Locks a file until its descriptor is closed. Returns False if another process has locked the file."""
     try:
         if sys.platform == "win32":
             import msvcrt

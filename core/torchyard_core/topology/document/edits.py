@@ -83,7 +83,7 @@ def members_of(topology: Topology) -> list[list[str]]:
 
 
 def pools_of(topology: Topology, names: Collection[str]) -> tuple[int, ...]:
-    """Returns the positions of the pools that contain the replicas."""
+    """Returns the positions of the pools that contain the given replicas."""
     wanted = set(names)
     return tuple(position for position, members in enumerate(members_of(topology)) if wanted.intersection(members))
 
@@ -119,7 +119,7 @@ def _sized(pool: Pool, replicas: int) -> Pool:
 
 
 def _moved(by_name: Mapping[str, Any], known: Collection[str], renamed: Mapping[str, str]) -> dict[str, Any]:
-    """Returns the entries under the new names of their replicas, without the entries of removed replicas.
+    """Returns the entries with the new names of their replicas as keys, without the entries of removed replicas.
 
     Entries whose names never belonged to a replica are kept, because the checks report them.
     """
@@ -142,7 +142,7 @@ def _layout_moved(topology: Topology, known: Collection[str], renamed: Mapping[s
 def add_replicas(
     topology: Topology, role: Role, count: int = 1, *, gpus: int = 0, pool: int | None = None
 ) -> tuple[Topology, tuple[str, ...]]:
-    """Adds replicas of a role to the pool at position `pool`, or to the role's last pool, or to a new pool.
+    """Adds replicas of a role to the pool at position `pool`, by default to the role's last pool or else to a new pool.
 
     `gpus` is the number of GPUs per replica of a new pool. Returns the topology and the names of the new replicas.
     """
@@ -254,7 +254,7 @@ def set_layout(topology: Topology, layout: Mapping[str, Any] | None) -> Topology
 def set_pins(topology: Topology, pins: Mapping[str, str | None]) -> Topology:
     """Pins replicas, or removes a pin if its value is None.
 
-    `manual_placement.pins_for` computes the pins when replicas are dropped.
+    `manual_placement.pins_for` computes the pins of replicas that the user drops on a host or GPU.
     """
     after = {name: target for name, target in {**topology.pins, **pins}.items() if target is not None}
     return with_parts(topology, pins=after)

@@ -33,19 +33,19 @@ class Regrouping:
     """The effect of moving replicas to another group."""
 
     sizes: tuple[int, ...] = ()
-    """Sizes of the groups; empty if their number does not change."""
+    """Sizes of the groups; empty if the number of groups does not change."""
     exchanges: tuple[tuple[str, str], ...] = ()
     """Pairs of a moved replica and the replica with which it exchanges places."""
     after: Topology | None = None
-    """The topology after a change of the number of groups and before the exchanges; None if nothing changes."""
+    """The topology with the new number of groups, before the exchanges; None if nothing changes."""
 
 
 def regrouping(topology: Topology, names: Sequence[str], target: str) -> Regrouping:
     """Returns the effect of moving replicas to a group.
 
     Args:
-        target: `trainers:1` for a group, `trainers:1/worker-5` for an exchange with a member, and empty for a new
-            group.
+        target: `trainers:1` for a group, `trainers:1/worker-5` for an exchange with a member of that group, and "" for
+            a new group.
 
     Raises:
         UsageError: The move is not possible. The message states the reason.
@@ -106,7 +106,7 @@ def regrouped(topology: Topology, change: Regrouping, places: Mapping[str, str])
 
 
 def _within(topology: Topology, group: ReplicaGroup, names: Sequence[str], member: str) -> Regrouping:
-    """Returns the exchange of a single replica with `member`, another replica of its own group.
+    """Returns the exchange of a single replica with `member`, another replica of the same group.
 
     If there are several replicas, or `member` is not another replica, nothing changes.
     """
@@ -124,9 +124,10 @@ def _partners(
     *,
     backwards: bool,
 ) -> tuple[tuple[str, str], ...]:
-    """Returns pairs of a joining replica and the member that leaves.
+    """Returns pairs of a joining replica and the member of the group with which the replica exchanges places.
 
-    `member` leaves first, then the members that are next to the other group. Raises UsageError if no member fits.
+    `member` is chosen first, then the members closest to the group of the joining replicas. Raises UsageError if no
+    member fits.
     """
     pools = {replica.name: replica.pool.name for replica in replicas_of(topology)}
     order = [name for name in (reversed(into.members) if backwards else into.members) if name not in moved]
@@ -163,7 +164,7 @@ def _new_group(topology: Topology, kind: GroupKind, groups: Sequence[ReplicaGrou
 
 
 def _counted(topology: Topology, kind: GroupKind, count: int) -> Regrouping:
-    """Returns the effect of changing the number of groups. Raises UsageError if the strategy does not permit it."""
+    """Returns the effect of changing the number of groups. Raises UsageError if the strategy forbids this number."""
     strategy = topology.strategy
     key = _SETTINGS.get(kind)
     spec = spec_of(strategy.kind)

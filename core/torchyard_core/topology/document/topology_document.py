@@ -18,8 +18,9 @@ from torchyard_core.topology.document.typed_text import BOM, shown_text, typed_o
 from torchyard_core.topology.document.yaml_patch import patch_yaml
 from torchyard_core.topology.file import TopologyFile, dump, topology_from_text
 from torchyard_core.topology.model import Pool, Role, Topology
+from torchyard_core.yaml_io.document import Document, parse_document
+from torchyard_core.yaml_io.file_reader import read_text
 from torchyard_core.yaml_io.model_validation import validate
-from torchyard_core.yaml_io.yaml_file import Document, parse_document, read_text
 
 UNTITLED = "untitled"
 
@@ -40,20 +41,20 @@ class DocumentState:
 
     value: Topology
     typed: Written | None = None
-    """The last valid text that was typed. Later edits of the value change this text."""
+    """The last valid text that the user typed, with its topology. Later edits are applied to this text as patches."""
     invalid_text: str = ""
-    """Text that was opened or typed after `value` was set, and that is not a valid topology. Empty if there is none."""
+    """Invalid text that was opened or typed after `value` was set; empty if there is none."""
     problems: tuple[Problem, ...] = ()
-    """The problems of the invalid text; empty if there is none."""
+    """The problems of `invalid_text`; empty if there is none."""
 
 
 class TopologyDocument:
-    """An open topology. Its state is immutable, and `replace` and `restore` set another state."""
+    """An open topology. States are immutable; `replace` and `restore` set a new state."""
 
     changed = Signal()
     """Emitted after the state was replaced."""
     path_changed = Signal()
-    """Emitted after a document was started, opened or saved, and after `keep_mine`."""
+    """Emitted after a document was created, opened or saved, and by `keep_mine`."""
 
     def __init__(self) -> None:
         self.path: Path | None = None
@@ -69,21 +70,24 @@ class TopologyDocument:
 
     @property
     def value(self) -> Topology:
-        """The topology of the text, or of the last valid text. It has no pools after an invalid file was opened."""
+        """The topology of the text or, while the text is invalid, of the last valid text.
+
+        After an invalid file was opened, the topology has no pools.
+        """
         return self._state.value
 
     @property
     def problems(self) -> tuple[Problem, ...]:
-        """The problems of text that is not a topology. Edits of the value are refused until it is corrected."""
+        """The problems of invalid text. While there are any, the topology can be edited only by editing the text."""
         return self._state.problems
 
     def replace(self, value: Topology) -> None:
-        """Replaces the value and updates the text. Raises FileProblem while the text is invalid."""
+        """Replaces the topology and updates the text. Raises FileProblem while the text is invalid."""
         if value is not self.value:
             self.restore(self.with_value(value))
 
     def with_value(self, value: Topology) -> DocumentState:
-        """Returns the state after an edit of the value. Raises FileProblem while the text is invalid."""
+        """Returns the state after an edit whose result is `value`. Raises FileProblem while the text is invalid."""
         if self.problems:
             raise self._invalid()
         return replace(self._state, value=value)
@@ -97,7 +101,7 @@ class TopologyDocument:
         return DocumentState(value, Written(value, text))
 
     def restore(self, state: DocumentState) -> None:
-        """Replaces the state. Used by edits, and to undo and redo them."""
+        """Sets the state. Used to make, undo and redo edits."""
         self._state = state
         self._text = None
         self.changed.emit()
@@ -161,18 +165,18 @@ class TopologyDocument:
         return self.path.parent if self.path is not None else None
 
     def as_file(self) -> TopologyFile:
-        """Returns the document as if read from its file, with line numbers for problems. Pools may be missing."""
+        """Returns the document as if read from its file, with line numbers for problems. There may be no pools."""
         parsed = parse_document(self.text.removeprefix(BOM), str(self.path or UNTITLED))
         return TopologyFile(parsed, self.folder, self.value, parsed.problems)
 
     def start_new(self, value: Topology | None = None) -> None:
-        """Starts a document without a file."""
+        """Creates a document that has no file yet."""
         self._become(None, DocumentState(value or empty_topology(UNTITLED)), None, None)
 
     def open(self, path: Path | str) -> None:
         """Opens a file. Raises FileProblem without changing the document if the file is not readable text.
 
-        Text that is not a topology is opened with its `problems`.
+        Text that is not a valid topology is opened as invalid text, with its `problems`.
         """
         path = Path(path).absolute()
         text = read_text(path)
@@ -197,7 +201,7 @@ class TopologyDocument:
         self.changed.emit()
 
     def save(self, path: Path | str | None = None) -> None:
-        """Writes the file atomically. With `path`, the document is saved under another name.
+        """Writes the document atomically to `path`, by default to its file. `path` becomes the document's file.
 
         Raises FileProblem with the code `no_file`, `broken_file`, `read_only_file`, `changed_on_disk` (see `keep_mine`)
         or `unwritable_file`.
@@ -222,7 +226,7 @@ class TopologyDocument:
         self.path_changed.emit()
 
     def disk_state(self) -> DiskState:
-        """Compares the file with its content when it was last read or written."""
+        """Compares the file on disk with the content that the document last read or wrote."""
         if self.path is None or self._on_disk is None:
             return "same"
         try:
@@ -284,7 +288,7 @@ def _as_problem(problem: FileProblem, source: str) -> Problem:
 
 
 def _is_read_only(path: Path) -> bool:
-    """Returns whether the file has no write permission. Permissions are checked even for root."""
+    """Returns whether the file lacks write permission, even for root, who could write the file anyway."""
     try:
         mode = path.stat().st_mode
     except OSError:

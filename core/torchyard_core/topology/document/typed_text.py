@@ -1,7 +1,7 @@
 """Conversion between the text of a file and the text of an editor, whose lines end with "\\n".
 
-The text of an editor contains no byte order mark and no other line ends. Lines that the user has not changed keep the
-bytes of the file.
+The text of an editor contains no byte order mark and no other line endings. Lines that the user has not changed keep
+the bytes of the file.
 """
 
 from __future__ import annotations
@@ -33,5 +33,5 @@ def typed_over(text: str, typed: str) -> str:
     lines = [*old[:first], *changed, *old[len(old) - last :]]
     for at in range(1, len(lines)):
         if lines[at] == "\n" and lines[at - 1].endswith("\r"):
-            lines[at] = "\r\n"  # If they were not separated, "\r" and "\n" would together form a single line end.
+            lines[at] = "\r\n"  # "\n" would combine with the "\r" of the previous line into a single line ending.
     return bom + "".join(lines)

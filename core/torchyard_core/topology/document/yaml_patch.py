@@ -11,17 +11,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from torchyard_core.errors import FileProblem
-from torchyard_core.topology.document.yaml_value_edits import UnsupportedStyle, ValueEdits
 from torchyard_core.topology.file import topology_from_text
 from torchyard_core.topology.model import Topology
+from torchyard_core.yaml_io.document import Document, parse_document
+from torchyard_core.yaml_io.in_place_edits import InPlaceEdits, UnsupportedStyle
 from torchyard_core.yaml_io.writer import dump_flow, dump_yaml
-from torchyard_core.yaml_io.yaml_file import Document, parse_document
 
 Lines = list[str]
 
 
 def patch_yaml(text: str, before: Topology, after: Topology) -> str | None:
-    """Patches `text`, the YAML of `before`, to the YAML of `after`. Returns None for an unsupported style."""
+    """Changes `text`, the YAML of `before`, so that it describes `after`. Returns None for an unsupported style."""
     for written in patches(text, before.as_data(), after.as_data()):
         try:
             read = topology_from_text(written)
@@ -33,7 +33,7 @@ def patch_yaml(text: str, before: Topology, after: Topology) -> str | None:
 
 
 def patches(text: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[str]:
-    """Yields patched texts, the one that preserves most of `text` first. The caller checks that they contain `after`.
+    """Yields patched texts, beginning with the one that preserves most of `text`. The caller must check the texts.
 
     Args:
         text: A document that contains the data `before`.
@@ -65,7 +65,7 @@ class _TopLevelParts:
         self._of_key = {key: self._lines[line - 1 : end - 1] for (line, key), end in zip(starts, ends, strict=True)}
 
     def text_of(self, data: Mapping[str, Any]) -> str:
-        """Returns the text of `data`. Keys are in the file's order, and new keys follow them."""
+        """Returns the text of `data`. Keys keep the order of the file, and new keys are added at the end."""
         order = [key for key in self._of_key if key in data] + [key for key in data if key not in self._of_key]
         lines = list(self._header)
         for key in order:
@@ -89,8 +89,8 @@ class _TopLevelParts:
         start = sum(map(len, self._lines[:first]))
         end = start + sum(map(len, self._of_key[key]))
         if end > len(self._document.text):
-            return None  # The last line of the file had no line break, but `self._lines` has added one.
-        changes = ValueEdits(self._document)
+            return None  # The file lacks the final line break that `self._lines` has, so `end` is beyond the text.
+        changes = InPlaceEdits(self._document)
         try:
             changes.record((key,), self._data[key], value)
             return changes.text_with_edits(start, end).splitlines(keepends=True)

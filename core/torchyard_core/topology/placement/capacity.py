@@ -11,7 +11,7 @@ from torchyard_core.topology.model import Pool, Role
 
 TRAINERS, SERVERS, EVALUATORS = "trainers", "servers", "evaluators"
 GB_IN_GIB = 1e9 / 2**30
-"""Number of GiB in a GB. A pool requires memory in GB of 10⁹ bytes.
+"""Number of GiB in a GB. A pool states its memory requirement in GB of 10⁹ bytes.
 
 A host or GPU that is sold as 64 GB may report slightly less than 64 GiB. It still satisfies a requirement of 64 GB.
 """
@@ -63,7 +63,7 @@ class HostCapacity:
         )
 
     def take(self, pool: Pool, leaving: Collection[str] = ()) -> tuple[Gpu, ...]:
-        """Reserves capacity for a replica of a pool that fits, and returns its GPUs.
+        """Reserves capacity for a replica of a pool that fits on the host, and returns the replica's GPUs.
 
         GPUs with the lowest indices are used first. GPUs in `leaving` (by UUID) are used only if the others do not
         suffice, the highest index first.

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from torchyard_core.formatting import counted
+from torchyard_core.formatting import counted, memory
 from torchyard_core.topology.machine_types import machine
 from torchyard_core.topology.model import Pool
 from torchyard_core.topology.placement.capacity import GB_IN_GIB, HostCapacity, suits
@@ -14,7 +14,7 @@ from torchyard_core.topology.placement.capacity import GB_IN_GIB, HostCapacity, 
 def explain_infeasible(
     names: Sequence[str], pool: Pool, capacities: Sequence[HostCapacity], allowed: Sequence[HostCapacity]
 ) -> str:
-    """Formats the reason: `worker-3 needs 2 GPUs of ≥ 40 GB; the most any host has free is 1 (on gpu-a)`.
+    """Formats the reason why no host fits: `worker-3 needs 2 GPUs of ≥ 40 GB; the most any host has free is 1`.
 
     `capacities` contains all hosts, `allowed` the hosts that match the pool's `hosts` and `labels`.
     """
@@ -33,23 +33,24 @@ def explain_infeasible(
     if not allowed:
         return f"{who} cannot be placed: {booked}"
     also = f" ({booked})" if booked else ""
-    short: Callable[[HostCapacity], float] | None = None
+    most_free = ""
     if pool.gpus > (most := max(capacity.free_gpus(pool) for capacity in allowed)):
         wanted = gpu_wish(pool) + _as_machine(pool, "gpu_model")
         return f"{who} {needs} {wanted}; {_most_gpus(pool, allowed, most)}"
     if pool.cpus is not None and pool.cpus > max(capacity.cpus for capacity in allowed):
-        what, short = f"{counted(pool.cpus, 'CPU')}{_as_machine(pool, 'cpus')}", lambda one: one.cpus
+        what, best = f"{counted(pool.cpus, 'CPU')}{_as_machine(pool, 'cpus')}", max(allowed, key=lambda one: one.cpus)
+        most_free = f"{max(0, best.cpus):.4g} (on {best.host.name})"
     elif pool.memory_gb is not None and pool.memory_gb * GB_IN_GIB > max(capacity.memory_gb for capacity in allowed):
-        what, short = f"{pool.memory_gb:g} GB of memory{_as_machine(pool, 'memory_gb')}", lambda one: one.memory_gb
-    if short is not None:
-        best = max(allowed, key=short)
-        most_free = f"{max(0, short(best)):.4g} (on {best.host.name})"
+        what = f"{pool.memory_gb:g} GB of memory{_as_machine(pool, 'memory_gb')}"
+        best = max(allowed, key=lambda one: one.memory_gb)
+        most_free = f"{memory(max(0.0, best.memory_gb) * 1024)} (on {best.host.name})"
+    if most_free:
         return f"{who} {needs} {what}; the most any host has free is {most_free}{also}"
     return f"{who} {needs} {_everything(pool)}; no host has all of it free at once{also}"
 
 
 def _explain_nodes(pool: Pool, capacities: Sequence[HostCapacity], allowed: Sequence[HostCapacity]) -> str:
-    """Formats what a replica needs, and why no node of a cluster has it: `9 GPUs; no node of hpc has it: …`."""
+    """Formats the requirements of a replica and why no node of a cluster meets them: `9 GPUs; no node of hpc has …`."""
     cluster = capacities[0].host.cluster
     if pool.labels and not allowed:
         labels = ", ".join(f"{key}={value}" for key, value in pool.labels.items())
@@ -66,11 +67,11 @@ def _explain_nodes(pool: Pool, capacities: Sequence[HostCapacity], allowed: Sequ
 
 
 def _shape(capacity: HostCapacity) -> str:
-    """Formats the resources of a node: `32 CPUs, 262 GB, 4 × a100`."""
+    """Formats the resources of a node: `32 CPUs, 250 GB, 4 × a100`."""
     host = capacity.host
     kinds = Counter(gpu.name or "GPU" for gpu in host.gpus)
     parts = [counted(host.cpus, "CPU")] if host.cpus is not None else []
-    parts += [f"{host.memory_gb / GB_IN_GIB:.0f} GB"] if host.memory_gb is not None else []
+    parts += [memory(host.memory_gb * 1024)] if host.memory_gb is not None else []
     return ", ".join([*parts, *(f"{count} × {kind}" for kind, count in kinds.items())])
 
 

@@ -1,7 +1,7 @@
 """Manual placement: computes pins for replicas that the user drops on a host or GPU, or refuses the drop.
 
-The *target* of a drop is `gpu-b` (a host), `gpu-b:2` (the first GPU for the replicas), or empty, which leaves the
-choice to the planner.
+The *target* of a drop is a host (`gpu-b`), the first GPU to use (`gpu-b:2`), or empty, which leaves the placement to
+the planner.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ def pins_for(
     """Returns the pins of replicas that the user drags onto a target. Raises UsageError if the drop is refused.
 
     If the target is a GPU, the replicas are pinned to consecutive GPUs from that GPU on, skipping GPUs that are in use
-    or to which other replicas are pinned. The first dragged replica with GPUs swaps with the replicas whose GPUs it
-    takes, if they fit: they get the GPUs that it leaves, by a pin if the planner would not place them there. Replicas
-    without GPUs, and replicas dragged onto a host, are pinned to the host. An empty target removes the pins.
+    or to which other replicas are pinned. The first dragged replica with GPUs may take GPUs of other replicas. These
+    replicas get the GPUs that it leaves, if all of them fit there: they swap GPUs with it. A swapped replica is pinned
+    to its new GPUs only if it had a pin before, or if the planner would place it elsewhere. Replicas without GPUs, and
+    replicas dragged onto a host, are pinned to the host. An empty target removes the pins.
     """
     return _Drop(topology, hosts, names, target).pins
 
@@ -81,7 +82,7 @@ class _Drop:
 
 
 class _Swap:
-    """A swap: the replicas whose GPUs a dragged replica takes, and the GPUs that the dragged replica leaves to them."""
+    """The swap of a dragged replica with the replicas whose GPUs it takes: they get the GPUs that it leaves."""
 
     def __init__(self, topology: Topology, hosts: Sequence[HostFacts], placed: Mapping[str, Slot], dragged: set[str]):
         self._topology = topology
@@ -89,10 +90,13 @@ class _Swap:
         self._placed = placed
         self._dragged = dragged
         self._left: dict[str, str] = {}
-        """The pins of the other replicas to the GPUs that the dragged replica leaves, by replica."""
+        """The pin of each swapped replica to its new GPUs."""
 
     def partners(self, replica: Replica, host: str, taken: Sequence[int]) -> Collection[str]:
-        """Returns the replicas whose GPUs a dragged replica takes; empty unless all fit on the GPUs that it leaves."""
+        """Returns the replicas with which `replica` swaps GPUs, because it takes their GPUs.
+
+        Returns none if not all of them fit on the GPUs that `replica` leaves.
+        """
         old = self._placed.get(replica.name)
         if old is None:
             return ()
@@ -122,7 +126,7 @@ class _Swap:
         return {name: pin for name, pin in self._left.items() if name in self._topology.pins}
 
     def missing(self, after: Mapping[str, Slot]) -> dict[str, str]:
-        """Returns pins for the swapped replicas that the planner does not place on the GPUs left to them."""
+        """Returns pins for the swapped replicas that the planner would not place on their new GPUs."""
         return {
             name: pin
             for name, pin in self._left.items()
@@ -153,7 +157,7 @@ class _Slots:
             self._holders.update(dict.fromkeys(choice.indices or (), f"taken by {name}"))
 
     def wanted(self, replica: Replica, first: int) -> list[int]:
-        """Returns the indices of the GPUs for a replica that is dropped on index `first`, if all of them are free."""
+        """Returns the indices of the GPUs that a replica dropped on index `first` takes if all of them are free."""
         # Near the last GPU of the host, a replica with several GPUs has to begin at a lower index.
         first = max(0, min(first, self._end - replica.pool.gpus))
         return list(range(first, first + replica.pool.gpus))
@@ -166,7 +170,7 @@ class _Slots:
     def take(self, replica: Replica, first: int, *, exactly: bool) -> list[int]:
         """Reserves free GPUs for a replica from index `first` on, and returns their indices.
 
-        With `exactly`, the first of them must be free. Raises UsageError if there are not enough free GPUs.
+        With `exactly`, the first GPU of the replica must be free. Raises UsageError if there are not enough free GPUs.
         """
         wanted = replica.pool.gpus
         if not self._end:

@@ -1,4 +1,4 @@
-"""Syntax of pins and of GPU names elsewhere: a host, or GPUs of a host (`HOST:0-3`)."""
+"""Syntax of pins and of other references to GPUs: a host, or GPUs of a host (`HOST:0-3`)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def parse_pin(text: str) -> GpuChoice:
 
 
 def pin_text(host: str, gpus: Sequence[int]) -> str:
-    """Returns the pin to GPUs of a host, such as `gpu-b:2,5`, or to the host if there are none."""
+    """Returns the pin to GPUs of a host, such as `gpu-b:2,5`, or to the host if `gpus` is empty."""
     return f"{host}:{','.join(map(str, sorted(gpus)))}" if gpus else host
 
 

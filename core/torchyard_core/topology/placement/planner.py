@@ -1,7 +1,7 @@
 """Deterministic placement of replicas on hosts and GPUs.
 
 Order: Replicas pinned to GPUs are placed first, then replicas pinned to hosts, then the pools. Pools are sorted by the
-number of their possible GPUs or hosts, smallest first, so pools that can use many GPUs do not take scarce ones from
+number of GPUs or hosts that they can use, smallest first, so pools with a large choice do not take scarce GPUs from
 other pools. Among equal pools, trainers come first, then evaluators, then servers and reducers. If replicas remain
 unplaced, other orders are tried, and the placement with the most trainers, then the most replicas, is returned.
 
@@ -50,10 +50,7 @@ from torchyard_core.topology.placement.pin_syntax import GpuChoice, parse_pin
 from torchyard_core.topology.replicas import Replica, replicas_of
 
 MANY = 1_000_000
-"""A number larger than the number of GPUs of any fleet.
-
-It makes pools that use GPUs come before pools that do not.
-"""
+"""A number larger than the number of GPUs of any fleet, which sorts pools that use GPUs before other pools."""
 MACHINE_LABEL = "machine"
 """The label that gives a host's machine type."""
 
@@ -83,7 +80,7 @@ def place(
     """Assigns a host and GPUs to every replica that fits. GPUs in a host's `busy_gpus` are not used.
 
     `homes` is the result of `homes_of(topology, hosts)`. Callers that try several pins of the same pools on the same
-    hosts pass it, so that it is computed only once.
+    hosts pass `homes`, so that the homes are computed only once.
     """
     topology = with_machine_sizes(topology)
     if not topology.pins:
@@ -98,7 +95,7 @@ def place(
 
 
 def homes_of(topology: Topology, hosts: Sequence[HostFacts]) -> Mapping[str, Slot]:
-    """Returns the slots of all replicas that fit, without regard to pins."""
+    """Returns the homes of all replicas that fit: their slots in a placement that ignores pins."""
     free = with_machine_sizes(topology).model_copy(update={"pins": {}})
     return _best_attempt(free, hosts, no_lines).slots
 
@@ -125,7 +122,10 @@ def _best_attempt(topology: Topology, hosts: Sequence[HostFacts], line: LineOf) 
 
 
 class _PlacementAttempt:
-    """An attempt to place a topology: pinned replicas, replicas in their homes, then the pools in a given order."""
+    """One attempt to place a topology: pinned replicas, replicas on their home slots, then the pools in a given order.
+
+    The home slot of a replica is its slot in a placement without pins.
+    """
 
     def __init__(
         self,
@@ -141,7 +141,7 @@ class _PlacementAttempt:
         self._by_name = {capacity.host.name: capacity for capacity in self._capacities}
         self._homes = homes
         self._free_homes: Counter[tuple[str, str, bool]] = Counter()
-        """Number of homes that pinned replicas do not occupy, by lane (see `_lane`)."""
+        """Number of homes that pinned replicas do not occupy, by host, class and use of GPUs (see `_lane`)."""
         self._home_gpus = {gpu.uuid for slot in homes.values() for gpu in slot.gpus}
         self._names_of_allowed: dict[int, frozenset[str]] = {}
         self.slots: dict[str, Slot] = {}
@@ -149,19 +149,19 @@ class _PlacementAttempt:
         self._choices: dict[object, float] = {}
         self._problems: list[Problem] = []
         self.short: list[int] = []
-        """Positions of the pools with replicas that have no place."""
+        """Positions of the pools that have unplaced replicas."""
         self._replicas = replicas_of(topology)
         self._place_pinned(self._replicas)
         self._stay_at_home()
         settled = {*self.slots, *self._failed_pins}
         self.left: dict[int, list[Replica]] = {}
-        """Replicas that remain to be placed after those with pins and homes, by the position of their pool."""
+        """Replicas that `place_pools` has to place, by the position of their pool."""
         for replica in self._replicas:
             if replica.name not in settled:
                 self.left.setdefault(replica.pool_index, []).append(replica)
 
     def order(self, order_key: Callable[[_PlacementAttempt, int], tuple[float, ...]]) -> list[int]:
-        """Returns the positions of the pools sorted by a key."""
+        """Returns the positions of the pools sorted by `order_key`."""
         return sorted(self.left, key=partial(order_key, self))
 
     def place_pools(self, order: Sequence[int]) -> None:
@@ -255,7 +255,10 @@ class _PlacementAttempt:
         self._problems.append(Problem("error", "no-room", message, line, f"pins.{replica.name}"))
 
     def _stay_at_home(self) -> None:
-        """Places replicas without a pin in their homes, or in the home of the pinned replica that took their GPUs."""
+        """Places replicas that have no pin on their homes.
+
+        If a pinned replica took a replica's GPUs, the replica moves to the home of the pinned replica if it fits there.
+        """
         if not self._homes:
             return
         taken_by = {gpu.uuid: name for name, slot in self.slots.items() for gpu in slot.gpus}
@@ -297,7 +300,7 @@ class _PlacementAttempt:
         return (slot or self._homes[replica.name]).host, spread_class(replica.role), bool(replica.pool.gpus)
 
     def _took(self, replica: Replica, slot: Slot | None, on: str = "") -> bool:
-        """Places a replica on a slot if it fits, and returns whether it did.
+        """Places a replica on a slot if the replica fits. Returns whether it was placed.
 
         If `on` is given, the slot must be on this host.
         """
@@ -360,7 +363,7 @@ class _PlacementAttempt:
         return [one for one in capacities if all(one.host.labels.get(key) == value for key, value in wanted)]
 
     def _left_out(self, pool: Pool) -> str:
-        """Returns a hint if this computer, which is not used, has capacity for the pool; otherwise an empty string."""
+        """Returns a hint if this computer is not used although it has capacity for the pool; otherwise ""."""
         local = [one for one in self._capacities if one.host.address is None]
         if pool.hosts or len(local) == len(self._capacities) or not any(one.fits(pool) for one in local):
             return ""
@@ -368,7 +371,7 @@ class _PlacementAttempt:
         return f"; {name} is used beside remote hosts only where a pin or the pool's `hosts` name it"
 
     def _companions(self, pool: Pool) -> int:
-        """Returns the number of GPUs of unplaced workers that should also fit on the chief's host."""
+        """Returns how many GPUs the chief's host should have left for workers not yet placed; 0 for other pools."""
         if pool.role is not Role.CHIEF:
             return 0
         return sum(
@@ -393,7 +396,7 @@ class _PlacementAttempt:
         for number in range(count):
             if current is None or not current.fits(pool):
                 wanted = (count - number) * pool.gpus + companions
-                # A host that lacks capacity for one replica now will lack it later, too. If no host has capacity for
+                # A host that lacks capacity for a replica now will not gain any later. If no host has capacity for
                 # all remaining replicas, the next host in the list is the best.
                 if wanted <= most:
                     capacities = sorted(capacities, key=lambda capacity: self._pack_key(capacity, pool, wanted))
@@ -428,7 +431,7 @@ class _PlacementAttempt:
         )
 
     def _spread(self, pool: Pool, allowed: Sequence[HostCapacity]) -> Iterator[HostCapacity]:
-        """Yields the host of each further replica, as long as a host has capacity."""
+        """Yields the host of the next replica, until no host has capacity."""
 
         def key(capacity: HostCapacity) -> tuple[float, ...]:
             counts = capacity.class_counts
@@ -463,7 +466,7 @@ class _PlacementAttempt:
 
 
 def _usual_order(attempt: _PlacementAttempt, pool_index: int) -> tuple[float, ...]:
-    """Returns a key that sorts pools by their number of possible GPUs or hosts, smallest first."""
+    """Returns a key that sorts pools by the number of GPUs or hosts that they can use, smallest first."""
     pool = attempt.pool(pool_index)
     after = {Role.WORKER: 1, Role.EVALUATOR: 3, Role.PS: 4, Role.REDUCER: 4}.get(pool.role, 0)
     if pool.role is Role.CHIEF and not pool.gpus and attempt.workers_take_gpus():
@@ -472,7 +475,7 @@ def _usual_order(attempt: _PlacementAttempt, pool_index: int) -> tuple[float, ..
 
 
 def _order_by_spare_choice(attempt: _PlacementAttempt, pool_index: int) -> tuple[float, ...]:
-    """Returns a key that sorts pools by how many of their possible GPUs they would leave free, fewest first."""
+    """Returns a key that sorts pools by the number of suitable GPUs that they leave free, smallest first."""
     pool = attempt.pool(pool_index)
     share = len(attempt.left[pool_index]) * max(1, pool.gpus)
     return attempt.choice(pool) - share, *_usual_order(attempt, pool_index)
@@ -481,7 +484,7 @@ def _order_by_spare_choice(attempt: _PlacementAttempt, pool_index: int) -> tuple
 def _order_by_size(attempt: _PlacementAttempt, pool_index: int) -> tuple[float, ...]:
     """Returns a key that sorts pools by the size of their replicas, largest first.
 
-    Small replicas fit into the remaining capacity.
+    Small replicas come last, since they fit into the capacity that large replicas leave.
     """
     pool = attempt.pool(pool_index)
     return -pool.gpus, -(pool.cpus or 0), -(pool.memory_gb or 0), *_usual_order(attempt, pool_index)

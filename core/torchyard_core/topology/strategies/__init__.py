@@ -1,1 +1,1 @@
-"""The strategies of training: their traffic, costs and presets."""
+"""Descriptors of the training strategies: traffic, costs, settings, checks and presets."""

@@ -1,4 +1,4 @@
-"""How much data the exchange of one step sends over the link of each host or other location.
+"""Network load of each host, or other location, caused by the exchange of one step.
 
 The unit is M, the size of the gradients. Links are full-duplex. The load of a link is the load in its busier direction.
 """
@@ -15,10 +15,10 @@ from torchyard_core.topology.strategies.traffic import Bundle, Pattern, Traffic
 
 
 def link_loads(topology: Topology, traffic: Traffic, place_of: Mapping[str, str]) -> dict[str, float]:
-    """Returns the load by location, in M per step.
+    """Returns the network load of each location per step, in units of M, the size of the gradients.
 
-    Data between replicas at the same location uses no link. Hogwild's exchanges between neighbours and DiLoCo's
-    averages, with or without servers, are omitted, since most steps do not include them.
+    Data between replicas at the same location use no link. Hogwild's exchanges between neighbours and DiLoCo's
+    averaging, with or without servers, are omitted, since most steps do not include them.
 
     Args:
         traffic: The traffic of the topology.
@@ -61,7 +61,7 @@ def _mixed_loads(serve: Iterable[Bundle], place_of: Mapping[str, str]) -> dict[s
     for place in {*trainers, *reducers}:
         trainers_elsewhere = trainers.total() - trainers[place]
         reducers_elsewhere = reducers.total() - reducers[place]
-        # A trainer sends each part to the participant that sums it. It also sends the sum of its own part to all
+        # A trainer sends each part to the participant that sums the part, and sends the sum of its own part to all
         # trainers.
         by_trainer = 2 * of_trainer * trainers_elsewhere + of_reducer * reducers_elsewhere
         loads[place] = trainers[place] * by_trainer + reducers[place] * of_reducer * trainers_elsewhere

@@ -32,16 +32,16 @@ from torchyard_core.yaml_io.parser import parse_yaml
 PRESETS = tuple(spec.kind for spec in all_specs() if spec.preset is not None)
 """The kinds of the strategies that have a preset. The kind is the key of the preset."""
 GROUPS = ("strategies", "frameworks", "scale tiers")
-"""Values of `group`, in the order of display."""
+"""Values of `Preset.group`, in the order of display."""
 BEATS_RING = "beats_ring"
-"""Value of `replicas` that means the lowest number of reducers that are faster than a ring."""
+"""Value of `replicas` that stands for the lowest number of reducers that exchange gradients faster than a ring."""
 BANDWIDTH = "bandwidth"
-"""Value of `replicas` that means the number of reducers that match the trainers' total bandwidth.
+"""Value of `replicas` that stands for the number of reducers that match the trainers' total bandwidth.
 
-`reducers_for_bandwidth` computes it from `worker_gbps` and `reducer_gbps`.
+`reducers_for_bandwidth` computes this number from `worker_gbps` and `reducer_gbps`.
 """
 MIN_REDUCERS = 1
-"""Number of reducers that is used if no number of reducers is faster than a ring."""
+"""Number of reducers to use if no number of reducers is faster than a ring."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ def _keys() -> tuple[str, ...]:
 
 @cache
 def all_presets() -> tuple[Preset, ...]:
-    """Returns all presets by group: strategies in the order of their kinds, tiers by size."""
+    """Returns all presets by group: strategies in the order of their kinds, scale tiers by size."""
     kinds = [kind.value for kind in PRESETS]
 
     def order(one: Preset) -> tuple[int, int, int, str]:
@@ -163,8 +163,8 @@ def with_preset(
     """Returns the topology with the preset's strategy and pools, and the names of the new replicas.
 
     A pool of the preset is added only if the topology has no pool of its role. `removes_unused` removes the replicas
-    that `unused_replicas` returns. Other settings of the strategy are reset. If `has_gpus` is false, the new replicas
-    require no GPUs.
+    that `unused_replicas` returns. Other settings of the strategy are reset to defaults. If `has_gpus` is false, the
+    new replicas require no GPUs.
     """
     chosen = preset(key)
     if removes_unused:

@@ -1,7 +1,7 @@
-"""How long the exchange of a step takes over a ring, over reducers, or over both.
+"""Duration of a step's exchange over a ring, over reducers, or over trainers and reducers (mixed).
 
-The unit is M/B, the time to send a model's gradients over one host's link. The formulas apply to N trainers, S
-reducers, full-duplex links of equal bandwidth, and pipelined transfers. Runs use the same formulas
+The unit is M/B, the time to send the gradients (size M) over one host's link (bandwidth B). The formulas apply to N
+trainers, S reducers, full-duplex links of equal bandwidth, and pipelined transfers. Runs use the same formulas
 (`torchyard_roles.strategies.reduction_server.reduction_plan`); a test compares the two.
 """
 
@@ -29,7 +29,7 @@ class ReductionCost:
     times: dict[Reduction, float]
     """Durations in M/B of the possible reductions.
 
-    If there are as many reducers as trainers, MIXED takes as long as REDUCERS.
+    MIXED is included only if there are fewer reducers than trainers. Otherwise, it is not faster than REDUCERS.
     """
 
     @property
@@ -48,13 +48,13 @@ def reducers_time(trainers: int, reducers: int) -> float:
 
 
 def mixed_time(trainers: int, reducers: int) -> float:
-    """Returns the duration of an exchange over both in M/B: 2N(N−1)/(N²+kN−2k) for N trainers and k < N reducers."""
+    """Returns the duration of a mixed exchange in M/B: 2N(N−1)/(N²+kN−2k) for N trainers and k < N reducers."""
     divisor = trainers**2 + reducers * trainers - 2 * reducers
     return 2 * trainers * (trainers - 1) / divisor
 
 
 def mixed_parts(trainers: int, reducers: int) -> tuple[float, float]:
-    """Returns the parts of the gradients that each trainer and each reducer sums in an exchange over both.
+    """Returns the parts of the gradients that each trainer and each reducer sums in a mixed exchange.
 
     These parts load all links equally if each participant has a link of its own.
     """
@@ -75,9 +75,9 @@ def fastest_reduction(trainers: int, reducers: int) -> ReductionCost:
 
 
 def reducers_that_beat_the_ring(trainers: int) -> int | None:
-    """Returns the lowest number of reducers that are faster than the ring: S > N²/(2(N−1)). None if there is none."""
+    """Returns the lowest number of reducers that are faster than a ring, S > N²/(2(N−1)), or None if there is none."""
     if trainers < 3:
-        return None  # A ring of two takes one transfer, the minimum for any exchange.
+        return None  # A ring of two trainers takes 1 M/B, the minimum of any exchange.
     return trainers**2 // (2 * (trainers - 1)) + 1
 
 

@@ -45,7 +45,7 @@ SHARED_SETTINGS = (
 
 @cache
 def spec_of(kind: StrategyKind) -> StrategySpec:
-    """Returns the `SPEC` of the module that is named after the kind."""
+    """Returns the descriptor of a strategy: the `SPEC` of the module that is named after `kind`."""
     spec: StrategySpec = import_module(f"torchyard_core.topology.strategies.{kind.value}").SPEC
     return spec
 
@@ -56,5 +56,5 @@ def all_specs() -> tuple[StrategySpec, ...]:
 
 
 def all_settings() -> tuple[StrategySetting, ...]:
-    """Returns all settings except `kind`."""
+    """Returns the settings of all strategies except `kind`: shared settings, then the own settings of each strategy."""
     return (*SHARED_SETTINGS, *(setting for spec in all_specs() for setting in spec.own_settings))

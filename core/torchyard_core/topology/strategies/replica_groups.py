@@ -1,4 +1,4 @@
-"""The groups that all replicas of a topology form: worker groups, server groups, and groups of other replicas."""
+"""The groups of a topology's replicas: worker groups, server groups, and groups of reducers and evaluators."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class GroupKind(StrEnum):
 
 @dataclass(frozen=True)
 class ReplicaGroup:
-    """A group of replicas of one kind, in their order."""
+    """A group of replicas of one kind. The members are in the order of the topology's replicas."""
 
     kind: GroupKind
     number: int | None

@@ -32,7 +32,7 @@ class StrategySetting:
     if_unset: str = ""
     """Text that the editor shows in the empty field of a setting whose default is None."""
     is_essential: bool = False
-    """Whether a run that uses the setting cannot work without it.
+    """Whether a run may fail if its strategy ignores this setting.
 
     The checks report such a setting as an error if the strategy does not support it.
     """
@@ -84,30 +84,30 @@ class StrategySpec:
     server_role: Role | None = None
     """Role of the servers that the strategy uses."""
     other_server_role: Role | None = None
-    """Role of the servers that the strategy can use instead."""
+    """Role of the servers that the strategy can use instead of those with `server_role`."""
     servers_are_optional: bool = False
-    """Whether the strategy also works without these servers."""
+    """Whether the strategy also works without any servers."""
     is_asynchronous: bool = False
     """Whether each worker group trains independently, with its own process group and gang."""
     trainers_serve: bool = False
     """Whether each worker group can serve the parameters by itself, without pools of servers."""
     own_settings: tuple[StrategySetting, ...] = ()
-    """Settings that only this strategy has. The checks report them if another strategy is used."""
+    """Settings that only this strategy has. The checks report such a setting if another strategy is used."""
     shared_settings: tuple[str, ...] = ()
-    """Keys of `registry.SHARED_SETTINGS` that have an effect."""
+    """Keys of `registry.SHARED_SETTINGS` that have an effect under this strategy."""
     edge_labels: tuple[tuple[str, str], ...] = ()
-    """Templates for the labels of the canvas' edges, with `{steps}`, and the setting that gives this number."""
+    """Labels of the edges on the canvas: templates with `{steps}`, each with the setting that contains this number."""
     traffic: Callable[[Participants], Traffic] = lambda participants: Traffic()
-    """A function that returns the edges and groups. There are no edges if required servers are missing."""
+    """Returns the strategy's edges and groups. There are no edges if required servers are missing."""
     exchange_cost: Callable[[int, int], ExchangeCost | None] = lambda trainers, servers: None
-    """A function that returns the cost for numbers of trainers (2 or more) and servers.
+    """Returns the cost of a step's exchange for a number of trainers (2 or more) and a number of servers.
 
-    It returns None if steps do not wait for the exchange, or if required servers are missing.
+    The result is None if steps do not wait for the exchange, or if required servers are missing.
     """
     check: Callable[[Topology, RoleCounts], Findings] = lambda *given: iter(())
-    """A function that yields problems specific to this strategy."""
+    """Yields the problems that are specific to this strategy."""
     check_script: Callable[[Strategy, str, str], Findings] = lambda *given: iter(())
-    """A function that yields problems of the script, given its path and source."""
+    """Yields problems of the script, given the strategy, and the path and source of the script."""
 
     @property
     def server_roles(self) -> tuple[Role, ...]:
@@ -115,5 +115,5 @@ class StrategySpec:
 
     @property
     def settings(self) -> frozenset[str]:
-        """The keys of all settings that have an effect."""
+        """The keys of all settings that have an effect under this strategy."""
         return frozenset((*(setting.key for setting in self.own_settings), *self.shared_settings))

@@ -13,7 +13,7 @@ from torchyard_core.topology.strategies.worker_groups import worker_groups
 
 
 def traffic_of(topology: Topology) -> Traffic:
-    """Returns the edges and groups of a topology. If the strategy lacks servers that it needs, there are no edges."""
+    """Returns the edges and groups of a topology. There are no edges if the strategy's servers are missing."""
     replicas = replicas_of(topology)
     evaluation = _evaluation(replicas)
     if topology.program.launcher is Launcher.COMMAND:

@@ -112,7 +112,7 @@ def served(trainers: Sequence[Replica], servers: Sequence[Replica], *, in_step: 
 
 
 def groups_of(groups: Sequence[Sequence[Replica]], *, serves: bool) -> tuple[Group, ...]:
-    """Returns the groups by number, or none if all replicas form one group."""
+    """Returns the groups, numbered from 0, or none if all replicas form one group."""
     if len(groups) < 2:
         return ()
     return tuple(Group(serves, number, names_of(members)) for number, members in enumerate(groups))

@@ -1,4 +1,4 @@
-"""Paints the layers below and above the bookings: the grid, folded hosts, use without a booking, and the current
+"""Paints the layers below and above the bookings: the grid, folded hosts, GPU use without a booking, and the current
 time.
 """
 
@@ -22,7 +22,7 @@ LEFT = Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter
 
 
 def paint_grid(painter: QPainter, picture: DisplayList, axis: Axis, clip: QRectF) -> None:
-    """Paints the columns of days and the rows. The origin of the painter is the top left corner of the first row."""
+    """Paints the day columns and the rows. The painter's origin is the top left corner of the first row."""
     look = theme()
     painter.fillRect(clip, look.color("s0"))
     bottom = min(clip.bottom(), float(picture.lanes.height))
@@ -73,8 +73,8 @@ def paint_folded(painter: QPainter, picture: DisplayList, axis: Axis, clip: QRec
 
 
 def unbooked_boxes(picture: DisplayList, axis: Axis, gpu: str) -> list[QRectF]:
-    """Returns the boxes of the intervals in which a GPU was used without a booking. If it is used now, the last box
-    extends to the current time.
+    """Returns a rectangle for each interval in which a GPU was used without a booking. If the GPU is in use now, the
+    last rectangle extends to the current time.
     """
     row = picture.lanes.lane_of.get(gpu)
     if row is None:

@@ -1,7 +1,7 @@
 """Cache of rounded block corners.
 
 `drawRoundedRect` takes 0.2 ms, and a calendar draws thousands of blocks. The corners are therefore drawn once for each
-appearance of a block and then copied. The remaining area of a block is filled.
+appearance of a block and then copied. The rest of a block is painted with filled rectangles.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class BlockCache:
             painter.drawPixmap(QPointF(x, y), pixmap)
 
     def _ink(self, look: Look) -> tuple[QColor, QColor]:
-        """Returns the two colours of a block: the owner's colour mixed with the background, and that of the outline."""
+        """Returns the colours of a block's body (the owner's colour mixed with the background) and of its outline."""
         found = self._inks.get(look)
         if found is None:
             token, own, is_selected = look

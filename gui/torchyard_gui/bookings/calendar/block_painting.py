@@ -1,4 +1,4 @@
-"""Paints bookings: their body, use, idle time, and a label that is shortened to the available width."""
+"""Paints bookings: the body, the measured use, the idle time, and a label that is shortened to the available width."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from PySide6.QtCore import QPointF, QRectF, Qt
 from PySide6.QtGui import QBrush, QFontMetricsF, QPainter
 
-from torchyard_core.booking.model import Booking, State
+from torchyard_core.booking.model import Booking, State, is_of_cluster
 from torchyard_gui.bookings import labels
 from torchyard_gui.bookings.booking_colors import color_token
 from torchyard_gui.bookings.calendar.block_cache import BlockCache
@@ -23,21 +23,21 @@ Align = Qt.AlignmentFlag
 LINE = 15
 LEFT = Align.AlignLeft | Align.AlignVCenter
 LABEL_WIDTH = 120.0
-"""Maximum width in pixels of the free space beside a narrow block that is used for a label."""
+"""Maximum width in pixels of the free space for a label beside a narrow block."""
 RUNS_ON_X = 16
-"""Width in pixels of the free space beside a narrow block that a label must leave empty."""
+"""Total width in pixels of the margins around a label beside a narrow block."""
 Measure = Callable[[str, bool], float]
-"""Function that returns the width of a string in pixels. The second argument says whether the string is bold."""
+"""Function that returns the width of a string in pixels. The second argument is True if the string is bold."""
 READABLE = 42
 """Minimum width in pixels at which a shortened title is still shown."""
 
 
 @dataclass(frozen=True)
 class BlockLabel:
-    """The strings drawn in and beside a block. Each may be empty.
+    """The strings drawn in and beside a block. Each string may be empty.
 
-    `title` is bold. `more` is below or after the title, or stands alone. `initial` is the first letter of the owner's
-    name, and `outside` is shown beside a narrow block.
+    `title` is bold. `more` is drawn below or after the title, or alone if there is no title. `initial` is the first
+    letter of the owner's name, and `outside` is shown beside a narrow block.
     """
 
     title: str = ""
@@ -110,8 +110,8 @@ class BlockPainter:
     ) -> None:
         """Paints the blocks within `clip`.
 
-        Blocks that do not match the filter are painted pale. So are those of the booking `lifted`, which the user is
-        moving or resizing.
+        Blocks that do not match the filter are painted pale, and so are the blocks of the booking `lifted`, which the
+        user is moving or resizing.
         """
         since, until = axis.starts[0], axis.days[-1].end
         for number, block in enumerate(picture.blocks):
@@ -127,8 +127,10 @@ class BlockPainter:
                 painter.setOpacity(1.0)
 
     def _beside(self, picture: DisplayList, block: Block, axis: Axis) -> float:
-        """Returns the width of the space for a label between a block and the next block on its first lane. The width
-        may be negative.
+        """Returns the width in pixels of the free space for a label to the right of a block.
+
+        The space ends before the next block on the block's first lane and is at most LABEL_WIDTH wide. The width is
+        negative if the next block is too near.
         """
         right = axis.x_of(block.end)
         nearest = axis.width
@@ -144,6 +146,12 @@ class BlockPainter:
         own = booking.owner == picture.person
         token = color_token(booking.owner, own=own)
         rect = rect_of(block, axis)
+        if block.is_bar:
+            painter.fillRect(rect, look.color(token))
+            if is_selected:
+                painter.setPen(look.pen("text"))
+                painter.drawRect(rect.adjusted(0, 0, -1, -1))
+            return
         self._bodies.draw(painter, rect, token, own, is_selected)
         for interval in picture.usage.idle.get(booking.id, ()):
             start, end = max(interval.start.timestamp(), block.start), min(interval.end.timestamp(), block.end)
@@ -160,6 +168,8 @@ class BlockPainter:
         if block.start >= axis.starts[0]:
             painter.fillRect(QRectF(rect.left(), rect.top(), bar, rect.height()), look.color(token))
         above_strip = M.use_strip if strip else 1
+        if picture.has_bar(block):  # The label must stay above a bar at the lower edge of the first lane.
+            rect, above_strip = QRectF(rect.left(), rect.top(), rect.width(), M.lane - 3), M.use_strip
         self._words(painter, picture, axis, block, rect.adjusted(bar + 4, 2, -3, -above_strip))
 
     def _amber(self) -> QBrush:
@@ -193,7 +203,7 @@ class BlockPainter:
         look = theme()
         booking = block.booking
         marks = self._marks(booking, picture)
-        single = block.bottom - block.top <= M.lane
+        single = room.height() < M.lane
         room = room.adjusted(0, -1 if single else 1, 0, 0)
         label = self._label(picture, axis, block, room.width() - 16 * len(marks), room.height())
         x = room.left()
@@ -256,6 +266,8 @@ class BlockPainter:
         here, everywhere = len(block.slots), len(block.booking.gpus)
         if here == everywhere:
             return labels.slots_count(block.booking.gpus)
+        if all(map(is_of_cluster, block.booking.gpus)):
+            return labels.translate("Bookings", "{count} of {all} nodes").format(count=here, all=everywhere)
         return labels.translate("Bookings", "{count} of {all} GPUs").format(count=here, all=everywhere)
 
     def _marks(self, booking: Booking, picture: DisplayList) -> list[str]:
@@ -264,10 +276,12 @@ class BlockPainter:
             marks.append("running")
         if booking.series_id:
             marks.append("repeat")
+        if booking.id in picture.notes and any(map(is_of_cluster, booking.gpus)):
+            marks.append("warning")  # The booking is not exclusive. Only a high block also shows the reason, as a note.
         return marks
 
     def _mark(self, painter: QPainter, mark: str, box: QRectF) -> None:
-        if mark == "running":
+        if mark in ("running", "warning"):
             paint_state(painter, box, mark)
         else:
             painter.drawPixmap(box.topLeft(), pixmap(mark, 12, "text2", painter.device().devicePixelRatioF()))

@@ -1,11 +1,11 @@
-"""Blocks of the calendar: a booking's adjacent lanes form one block. Does not depend on Qt."""
+"""Blocks of the calendar: the adjacent lanes of a booking form one block. Does not depend on Qt."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from operator import attrgetter
 
@@ -13,11 +13,12 @@ from torchyard_core.booking.intervals import Interval, gaps, merge, subtract
 from torchyard_core.booking.model import Booking, IdleEvidence, Slot, State, Use
 from torchyard_gui.bookings.calendar.lanes import Lanes, Row
 
+BAR = 8
+"""Height in pixels, including margins, of a bar at the lower edge of a lane."""
 LEAST_HELD = timedelta(minutes=1)
 SHORTEST_SHOWN = timedelta(minutes=5)
-"""Minimum duration of the idle times and uses without a booking that are shown.
-
-Shorter ones occur whenever programs start or stop.
+"""Minimum duration of idle time, and of use without a booking, that is shown. Shorter intervals occur whenever
+programs start or stop.
 """
 
 
@@ -30,8 +31,13 @@ class Block:
     top: int
     bottom: int
     start: float
-    """Start of the booking in seconds since 1970, as are all times that are drawn."""
+    """Start of the booking. This time and all other drawn times are in seconds since 1970."""
     end: float
+
+    @property
+    def is_bar(self) -> bool:
+        """Whether the block is a bar at the lower edge of a lane. A bar has no label."""
+        return self.bottom - self.top == BAR
 
 
 def is_shown(booking: Booking) -> bool:
@@ -42,12 +48,14 @@ def is_shown(booking: Booking) -> bool:
     return booking.is_live or (booking.state is not State.CANCELLED and booking.duration >= LEAST_HELD)
 
 
-def blocks_of(booking: Booking, lanes: Lanes) -> list[Block]:
-    """Returns the blocks of a booking, from top to bottom."""
+def blocks_of(booking: Booking, lanes: Lanes, *, as_bars: bool = False) -> list[Block]:
+    """Returns the blocks of a booking, from top to bottom. With `as_bars`, each lane has its own block, a bar."""
     if not is_shown(booking):
         return []
     blocks: list[Block] = []
     rows = sorted((lanes.lane_of[gpu] for gpu in booking.gpus if gpu in lanes.lane_of), key=lambda row: row.top)
+    if as_bars:
+        return [replace(_block(booking, [row]), top=row.bottom - BAR) for row in rows]
     group: list[Row] = []
     for row in rows:
         if group and row.top != group[-1].bottom:
@@ -108,17 +116,21 @@ class Usage:
     unbooked: Mapping[str, Sequence[Interval]]
     """For each GPU, the intervals in which it was in use without a booking."""
     idle: Mapping[str, Sequence[Interval]]
-    """For each booking, the intervals in which none of its GPUs was in use, as far as agents have observed this."""
+    """For each booking, the observed intervals in which none of its GPUs was in use."""
 
 
 class UsageBuilder:
     """Computes `Usage` incrementally.
 
-    While the usage records stay the same, only changed and current bookings are compared with them.
+    As long as the usage records do not change, only changed bookings and current bookings are compared with the
+    records.
 
-    Hosts are not observed all the time, and time without observation does not count as idle. Idle time is the time that
-    an agent reports as idle, the past time of a booking that was released as unused (`NO_SHOW`), and the time in which
-    none of the booking's GPUs was in use, between the first and the last use that was observed on one of its hosts.
+    Agents do not observe hosts all the time, and time without observation does not count as idle. The idle time of a
+    booking is:
+
+    - its whole past time, if it was released as unused (`NO_SHOW`); otherwise
+    - the time that an agent reports as idle, and
+    - the time in which none of its GPUs was in use, between the first and the last observed use on one of its hosts.
     """
 
     def __init__(self) -> None:
@@ -213,7 +225,9 @@ class UsageBuilder:
 
 
 def touching(within: Interval, times: Sequence[Interval]) -> Sequence[Interval]:
-    """Returns the intervals that touch `within`, and possibly one before it. `times` must be sorted and disjoint."""
+    """Returns the intervals that touch `within`, and possibly one interval before them. `times` must be sorted and
+    disjoint.
+    """
     first = bisect_right(times, within.start, key=_start)
     return times[max(first - 1, 0) : bisect_right(times, within.end, key=_start)]
 

@@ -18,7 +18,7 @@ from torchyard_gui.theme.tokens import METRICS as M
 
 
 class CalendarGeometry(QAbstractScrollArea):
-    """Scroll area that is as wide as all shown days. Lanes scroll vertically below the headings.
+    """Scroll area whose width is divided among the shown days. The lanes scroll vertically below the day headings.
 
     Positions are in viewport pixels.
     """
@@ -62,7 +62,7 @@ class CalendarGeometry(QAbstractScrollArea):
         return tuple(rows[number].slots[0].id for number in cursor.lanes if number < len(rows))
 
     def in_lanes(self, position: QPoint) -> QPointF:
-        """Converts a viewport position to one relative to the top left corner of the first row and day."""
+        """Converts a viewport position to a position relative to the top left corner of the first row and day."""
         return QPointF(position.x() - M.lane_header, self._content_y(position))
 
     def show_rows(self, top: int, bottom: int) -> None:

@@ -17,7 +17,7 @@ from torchyard_gui.theme.tokens import METRICS as M
 
 
 class CalendarPainter:
-    """Paints the calendar with cached labels and corners. `forget` must be called when the theme changes."""
+    """Paints the calendar. Labels and corners are cached: `forget` must be called when the theme changes."""
 
     def __init__(self) -> None:
         self.blocks = BlockPainter()
@@ -76,7 +76,7 @@ class CalendarPainter:
 
 
 class SnapshotCache:
-    """Cache of the painted viewport. `forget` must be called whenever something that is painted changes.
+    """Cache of the painted viewport. `forget` must be called whenever the painted content changes.
 
     The viewport is looked up on each use, because the Python wrapper of a viewport that Qt created can become invalid.
     """

@@ -27,7 +27,7 @@ booking to change, or None for a new booking.
 
 
 class GestureTarget(Protocol):
-    """The part of the calendar view that mouse gestures use."""
+    """The interface of the calendar view for mouse gestures."""
 
     def second_at(self, position: QPoint) -> float: ...
     def drag_step(self) -> float: ...
@@ -38,7 +38,7 @@ class GestureTarget(Protocol):
     def show_preview(self, gpus: Sequence[str], start: float, end: float, of: Booking | None, at: QPoint) -> str:
         """Shows a preview of a booking with its times and, if it would be refused, the reason.
 
-        Returns: The reason for the refusal, or "" if there is none.
+        Returns: The reason for the refusal, or "" if the booking would be accepted.
         """
 
     def end_preview(self) -> None:
@@ -46,7 +46,7 @@ class GestureTarget(Protocol):
 
 
 class CalendarTarget(GestureTarget, Protocol):
-    """The part of the calendar view that mouse and keyboard input use."""
+    """The interface of the calendar view for the handlers of mouse and keyboard input."""
 
     axis: Axis
     chosen_fit: int

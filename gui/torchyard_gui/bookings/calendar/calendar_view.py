@@ -1,7 +1,7 @@
 """The calendar widget. It emits requests as signals and does not change bookings itself.
 
-The widget paints its lanes directly instead of creating an item per booking, and it paints only visible lanes: a
-calendar may have 256 of them.
+The widget paints the lanes itself instead of creating an item per booking. It paints only the visible lanes, because a
+calendar may have 256 lanes.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ from torchyard_gui.widgets.gesture import Gesture
 
 
 class CalendarView(CalendarGeometry):
-    """Calendar with painting, selection, and input by mouse and keyboard.
+    """Calendar widget with painting, selection, and mouse and keyboard input.
 
-    `refuse` is called during a drag or a keyboard edit, and returns the reason why the booking would be refused.
+    `refuse` is called during a drag or a keyboard edit, and returns the reason why the booking would be refused, or "".
     """
 
     book_wanted = Signal(tuple, float, float)
@@ -59,13 +59,13 @@ class CalendarView(CalendarGeometry):
     change_wanted = Signal(object, tuple, float, float)
     """Emitted with a Booking and its new GPUs, start and end."""
     refused = Signal(str)
-    """Emitted with the reason why a dropped or typed change is refused."""
+    """Emitted with the reason why a change by mouse or keyboard is refused."""
     selected = Signal(str)
     """Emitted with the ID of the selected booking, or "" if none is selected."""
     activated = Signal(str)
     fold_wanted = Signal(str)
     step_wanted = Signal(int)
-    """Emitted with 1 if the user wants to see the next days, and with -1 for the previous days."""
+    """Emitted with 1 if the user wants to see the next days, or -1 for the previous days."""
     fit_pressed = Signal(int)
     """Emitted with the index of the proposed booking that a click or an arrow key selected."""
     fit_wanted = Signal(int)
@@ -102,7 +102,7 @@ class CalendarView(CalendarGeometry):
         theme().changed.connect(self._theme_changed)
 
     def set_picture(self, picture: DisplayList) -> None:
-        """Replaces the calendar that is shown. A gesture in progress continues with the new one."""
+        """Replaces the display list. A gesture in progress continues."""
         rows = rows_changed(self.picture, picture)
         shown = self._selected, self.edit, self.cursor_, self.verticalScrollBar().maximum()
         super().set_picture(picture)
@@ -217,7 +217,7 @@ class CalendarView(CalendarGeometry):
             edit.reason = self.show_preview(edit.booking.gpus, edit.start, edit.end, edit.booking, at)
 
     def drag_step(self) -> float:
-        """Returns the step in seconds to which a drag is rounded. The step is finer while Alt is pressed."""
+        """Returns the step in seconds to which a drag rounds times. While Alt is pressed, the step is finer."""
         return drag_step(self.span, is_fine=self._is_fine)
 
     def snapped(self, second: float) -> float:
@@ -277,7 +277,9 @@ class CalendarView(CalendarGeometry):
         self._paint_moving(painter)
 
     def paint_all(self, painter: QPainter, height: int | None = None) -> None:
-        """Paints the calendar from its first row down to `height`, for benchmarks. None paints only the viewport."""
+        """Paints the calendar from its first row down to `height`, for benchmarks. If `height` is None, paints only the
+        viewport.
+        """
         rect = QRectF(0, 0, self.viewport().width(), height or self.viewport().height())
         self._paint_still(painter, rect, scroll=0 if height else None)
 
@@ -312,7 +314,7 @@ class CalendarView(CalendarGeometry):
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
         if event.size().width() != event.oldSize().width():
-            self._mouse.cancel()  # If the width changes, the days move, so a different time is under the pointer.
+            self._mouse.cancel()  # A new width moves the days, so the pointer is now over a different time.
         self.still.forget()
 
     def scrollContentsBy(self, dx: int, dy: int) -> None:
@@ -332,7 +334,7 @@ class CalendarView(CalendarGeometry):
     def tooltip_at(self, position: QPoint) -> str:
         """Returns the tool tip at a position, or "" if there is none.
 
-        It shows the time zone, the details of a booking, who uses a GPU without a booking, or a host's name.
+        The tool tip shows the time zone, the details of a booking, who uses a GPU without a booking, or a host's name.
         """
         if position.y() < M.days_header:
             return self.tr("Times are in {zone}").format(zone=self.axis.zone)
@@ -346,14 +348,18 @@ class CalendarView(CalendarGeometry):
         return self.booking_tooltip(block.booking) if block is not None else ""
 
     def _host_tooltip(self, position: QPoint) -> str:
-        """Returns the full name of a host and the note about it, if the position is over its heading."""
+        """Returns the full name of the host whose heading is at the position, with the note about the host. Returns ""
+        if the position is not on the heading of a host.
+        """
         row = self.row_at(position)
         if row is None or row.is_lane or position.x() >= M.lane_header:
             return ""
         return " · ".join(filter(None, (row.host, self.picture.host_notes.get(row.host, ""))))
 
     def _use_tooltip(self, position: QPoint) -> str:
-        """Returns who uses a GPU without a booking, if the position is over the GPU's heading or the use's mark."""
+        """Returns a text that says who uses a GPU without a booking. Returns "" if the position is neither on the
+        heading of such a GPU nor on the mark of its use.
+        """
         row = self.row_at(position)
         use = self.picture.used_now.get(row.slots[0].id) if row is not None and row.is_lane else None
         if row is None or use is None:

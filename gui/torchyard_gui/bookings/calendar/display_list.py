@@ -1,5 +1,5 @@
-"""The display list of a calendar: all values that are drawn. They are computed once per change rather than once per
-repaint.
+"""The display list of a calendar: all values that are drawn. The values are computed once per change rather than once
+per repaint.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from operator import attrgetter
 
-from torchyard_core.booking.intervals import Interval
+from torchyard_core.booking.intervals import Interval, merge
 from torchyard_core.booking.model import Booking, Slot
 from torchyard_core.booking.rules.idle_release import Verdict, verdict
 from torchyard_gui.bookings import labels
-from torchyard_gui.bookings.calendar.blocks import Block, Usage, UsageBuilder, blocks_of, steps, strip_of
-from torchyard_gui.bookings.calendar.lanes import LANE, Lanes, lanes_of, short_model
+from torchyard_gui.bookings.calendar.blocks import BAR, Block, Usage, UsageBuilder, blocks_of, steps, strip_of
+from torchyard_gui.bookings.calendar.lanes import LANE, Lanes, gpu_model, lanes_of
 from torchyard_gui.bookings.filters import Filter
 from torchyard_gui.bridge.bookings_model import CalendarState, UseNow
 
@@ -52,6 +52,12 @@ class DisplayList:
     by_lane: Mapping[int, tuple[Block, ...]] = field(default_factory=dict)
     """The blocks of each lane, sorted by start. The key is the vertical position of the lane."""
 
+    def has_bar(self, block: Block) -> bool:
+        """Returns whether a bar is drawn over a block."""
+        bottoms = () if block.is_bar else range(block.top + LANE, block.bottom + 1, LANE)
+        bars = (one for bottom in bottoms for one in self.by_lane.get(bottom - BAR, ()))
+        return any(one.start < block.end and block.start < one.end for one in bars)
+
     def following(self, block: Block) -> tuple[Block, ...]:
         """Returns the next block on the block's first lane, or an empty tuple if there is none."""
         lane = self.by_lane.get(block.top, ())
@@ -64,17 +70,18 @@ _start_and_id = attrgetter("start", "booking.id")
 
 
 class DisplayListBuilder:
-    """Builds display lists incrementally: if one booking changes, the blocks of all others are reused."""
+    """Builds display lists incrementally: if one booking changes, the blocks of all other bookings are reused."""
 
     def __init__(self) -> None:
         self._usage = UsageBuilder()
+        self._bars: Collection[str] = ()
         self._bookings: tuple[Booking, ...] = ()
         self._of_lanes: tuple[tuple[Slot, ...], frozenset[str]] | None = None
         self._lanes = lanes_of(())
         self._uses: object = None
         self._chosen: Filter | None = None
         self._own: dict[str, list[Block]] = {}
-        """The blocks of a booking, by its ID."""
+        """The blocks of each booking, by booking ID."""
         self._blocks: list[tuple[Block, Strip]] = []
         """All blocks, in drawing order."""
         self._by_lane: dict[int, tuple[Block, ...]] = {}
@@ -92,6 +99,7 @@ class DisplayListBuilder:
         states: Mapping[str, str],
         cores: Mapping[str, int],
         used_now: Mapping[str, UseNow] | None = None,
+        bars: Collection[str] = (),
     ) -> DisplayList:
         """Returns the display list for the current calendar.
 
@@ -99,7 +107,10 @@ class DisplayListBuilder:
             states: State mark of each host of the fleet.
             cores: Number of CPU cores of each host of the fleet.
             used_now: Slots that are in use without a booking at this moment.
+            bars: IDs of the jobs and reservations that are drawn as bars. A job or reservation that becomes a bar must
+                be a new object, because changes are detected by the identity of objects.
         """
+        self._bars = bars
         slots = chosen.slots(seen.slots)
         same = self._of_lanes == (slots, folded)
         if not same:
@@ -140,7 +151,7 @@ class DisplayListBuilder:
         self._paled.difference_update(booking.id for booking in gone)
         new: list[tuple[Block, Strip]] = []
         for booking in come:
-            blocks = blocks_of(booking, self._lanes)
+            blocks = blocks_of(booking, self._lanes, as_bars=booking.id in self._bars)
             self._own[booking.id] = blocks
             new += [(block, strip_of(block, usage.used)) for block in blocks]
             if not chosen.matches(booking):
@@ -163,7 +174,9 @@ class DisplayListBuilder:
                 del self._by_lane[top]
 
     def _fold(self, changed: Collection[str]) -> None:
-        """Computes the counts of folded hosts again. `changed` are the GPUs whose bookings have changed."""
+        """Updates how many slots of each folded host are booked over time. `changed` contains the GPUs whose bookings
+        have changed.
+        """
         before, self._folded = self._folded, {}
         for row in self._lanes.rows:
             if row.kind != "folded":
@@ -172,8 +185,9 @@ class DisplayListBuilder:
                 self._folded[row.host] = before[row.host]
             else:
                 booked = self._usage.booked
+                # Jobs of a cluster may overlap on a slot, and each slot must be counted once.
                 self._folded[row.host] = steps(
-                    time for slot in row.slots for time in booked.get(slot.id, _NONE).values()
+                    time for slot in row.slots for time in merge(booked.get(slot.id, _NONE).values())
                 )
 
 
@@ -203,7 +217,7 @@ def rows_changed(before: DisplayList, after: DisplayList) -> list[tuple[int, int
     if before.lanes is not after.lanes or before.usage.used is not after.usage.used:
         return None
     if before.now is None or after.now is None or _minute(before.now) != _minute(after.now):
-        return None  # The text of a block may change every minute.
+        return None  # The texts of blocks change with the minute, so everything is repainted.
     if any(getattr(before, name) != getattr(after, name) for name in same):
         return None
     old, new = {id(block) for block in before.blocks}, {id(block) for block in after.blocks}
@@ -215,7 +229,8 @@ def rows_changed(before: DisplayList, after: DisplayList) -> list[tuple[int, int
     rows = [(row.top, row.bottom) for row in after.lanes.rows if row.host in hosts and row.kind == "folded"]
     used = {gpu for gpu, _ in before.used_now.items() ^ after.used_now.items()}
     rows += [(row.top, row.bottom) for gpu in used if (row := after.lanes.lane_of.get(gpu)) is not None]
-    return rows + [(block.top, block.bottom) for block in changed]
+    # A bar moves the label of the block that it is drawn over, so the whole lane is repainted.
+    return rows + [(min(block.top, block.bottom - LANE), block.bottom) for block in changed]
 
 
 def _minute(moment: datetime) -> int:
@@ -245,7 +260,7 @@ def _make_host_notes(lanes: Lanes, cores: Mapping[str, int]) -> dict[str, str]:
     for row in lanes.rows:
         if row.is_lane:
             continue
-        models = {short_model(slot) for slot in row.slots if not slot.is_cpu}
+        models = {gpu_model(slot) for slot in row.slots if not slot.is_cpu}
         if len(models) == 1:
             host_notes[row.host] = models.pop()
         elif models:

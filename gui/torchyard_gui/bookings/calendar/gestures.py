@@ -1,4 +1,4 @@
-"""Mouse gestures of the calendar, which draw, move and resize bookings."""
+"""Mouse gestures of the calendar that draw, move and resize bookings."""
 
 from __future__ import annotations
 
@@ -17,14 +17,16 @@ Refused = Callable[[str], None]
 
 
 class _Drag(Gesture):
-    """A drag that begins after the drag distance, and shows a preview of a booking with its GPUs, start and end."""
+    """A gesture that begins once the pointer has moved by the drag distance. Shows a preview of a booking with its
+    GPUs, start and end.
+    """
 
     def __init__(self, target: GestureTarget, position: QPoint, refused: Refused):
         self._target = target
         self._from = position
         self._refused = refused
         self._held: tuple[tuple[str, ...], float, float] | None = None
-        """The GPUs, start and end that are previewed, once the drag has started."""
+        """The GPUs, start and end that are previewed; None before the drag has started."""
         self._reason = ""
 
     def _has_started(self, position: QPoint) -> bool:
@@ -36,7 +38,7 @@ class _Drag(Gesture):
 
 
 class _Edit(_Drag):
-    """A drag that changes an existing booking."""
+    """A drag gesture that changes an existing booking."""
 
     def __init__(self, target: GestureTarget, booking: Booking, position: QPoint, change: Change, refused: Refused):
         super().__init__(target, position, refused)
@@ -56,7 +58,7 @@ class _Edit(_Drag):
 
 
 class MoveBooking(_Edit):
-    """A drag that moves a booking in time and across lanes, with all of its GPUs."""
+    """A drag gesture that moves a booking in time and across lanes, with all of its GPUs."""
 
     cursor = Qt.CursorShape.ClosedHandCursor
 
@@ -82,9 +84,9 @@ class MoveBooking(_Edit):
                 self._target.end_preview()
 
     def _shifted(self, lanes: int) -> tuple[str, ...]:
-        """Returns the GPUs of the booking moved down by `lanes` lanes.
+        """Returns the GPUs of the booking after a move down by `lanes` lanes.
 
-        GPUs of folded hosts stay unchanged. The distance is limited, because every GPU must stay within the calendar.
+        GPUs of folded hosts are not replaced. The distance is limited so that every GPU stays within the calendar.
         """
         numbers = {gpu: self._lanes.index(gpu) for gpu in self.booking.gpus if gpu in self._lanes}
         if not numbers:
@@ -100,7 +102,7 @@ class MoveBooking(_Edit):
 
 
 class ResizeBooking(_Edit):
-    """A drag that moves the start or the end of a booking."""
+    """A drag gesture that moves the start or the end of a booking."""
 
     cursor = Qt.CursorShape.SizeHorCursor
 
@@ -133,7 +135,9 @@ Book = Callable[[tuple[str, ...], float, float], None]
 
 
 class DrawBooking(_Drag):
-    """A drag that draws a new booking in free time. If the mouse is released without a drag, `clicked` is called."""
+    """A drag gesture that draws a new booking in free time. If the button is released without a drag, `clicked` is
+    called.
+    """
 
     cursor = Qt.CursorShape.CrossCursor
 

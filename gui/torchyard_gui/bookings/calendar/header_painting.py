@@ -21,7 +21,7 @@ LEFT = Align.AlignLeft | Align.AlignVCenter
 
 
 def paint_days(painter: QPainter, picture: DisplayList, axis: Axis, rect: QRectF) -> None:
-    """Paints the headings of days and hours. The origin of the painter is the top left corner of the first day."""
+    """Paints the headings of days and hours. The painter's origin is the top left corner of the first day."""
     look = theme()
     painter.fillRect(rect, look.color("s1"))
     today = local_day(picture.now, axis.zone) if picture.now else None
@@ -32,8 +32,6 @@ def paint_days(painter: QPainter, picture: DisplayList, axis: Axis, rect: QRectF
         if number:
             painter.drawLine(QPointF(round(x) + 0.5, 0), QPointF(round(x) + 0.5, rect.height()))
         text = str(day.date.day) if narrow else labels.day_name(day.date, "ddd d")
-        if narrow and axis.column >= 24 and not number:
-            text = str(day.date.day)
         painter.setFont(look.font("strong"))
         box = QRectF(x + (4 if narrow else 12), 5, axis.column - 6, 18)
         if day.date == today:

@@ -1,5 +1,5 @@
-"""Finds blocks, their edges, and proposed bookings at a position, for mouse and keyboard. Also chooses the mouse
-cursor.
+"""Finds blocks, their edges, and proposed bookings at a position, for mouse and keyboard input. Also chooses the shape
+of the mouse cursor.
 """
 
 from __future__ import annotations
@@ -40,12 +40,14 @@ def block_at(picture: DisplayList, axis: Axis, at: QPointF) -> Block | None:
 
 
 def labelled_block_at(picture: DisplayList, axis: Axis, at: QPointF) -> Block | None:
-    """For a position that no block covers, returns the nearest block to its left whose label may extend to it."""
+    """Returns the nearest block to the left of a position outside all blocks, if the block's label may extend to the
+    position.
+    """
     found, nearest = None, LABEL_WIDTH + 14.0
     for block in picture.blocks:
         if block.top > at.y():
             break
-        if block.top + M.lane > at.y():
+        if block.top + M.lane > at.y() and not block.is_bar:
             distance = at.x() - rect_of(block, axis).right()
             if 0 <= distance < nearest:
                 found, nearest = block, distance
@@ -53,14 +55,14 @@ def labelled_block_at(picture: DisplayList, axis: Axis, at: QPointF) -> Block | 
 
 
 def edges_at(block: Block, axis: Axis, x: float) -> tuple[bool, bool]:
-    """Returns whether `x` is at the start of a block, and whether it is at the end."""
+    """Returns whether `x` is at the start of a block, and whether `x` is at its end."""
     rect = rect_of(block, axis)
     reach = min(EDGE, rect.width() / 4)
     return x - rect.left() <= reach, rect.right() - x <= reach
 
 
 def fit_at(fits: Sequence[Fit], picture: DisplayList, axis: Axis, at: QPointF) -> int | None:
-    """Returns the index of the proposed booking at a position."""
+    """Returns the index of the proposed booking at a position, or None if there is none."""
     for number, fit in enumerate(fits):
         boxes = boxes_of(fit.gpus, fit.start.timestamp(), fit.end.timestamp(), picture.lanes)
         for top, bottom, start, end in boxes:
@@ -102,8 +104,8 @@ def block_under(cursor: Cursor, picture: DisplayList) -> Block | None:
 def first_cursor(picture: DisplayList, axis: Axis, selected: str) -> Cursor:
     """Returns the initial keyboard cursor, one hour long.
 
-    It starts with the selected booking. If none is selected, it starts at the next full hour or, if today is not shown,
-    at 9:00 on the first day.
+    The cursor begins at the start of the selected booking. If no booking is selected, the cursor begins at the next
+    full hour or, if today is not shown, at 9:00 on the first day.
     """
     block = next((one for one in picture.blocks if one.booking.id == selected), None)
     if block is not None:

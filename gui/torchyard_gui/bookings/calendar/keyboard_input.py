@@ -32,7 +32,7 @@ class KeyboardInput:
         self._target = target
 
     def press(self, event: QKeyEvent) -> bool:
-        """Handles a key. Returns whether the calendar uses the key."""
+        """Handles a key. Returns whether the calendar has used the key."""
         key, held = Key(event.key()), event.modifiers()
         shift = bool(held & Qt.KeyboardModifier.ShiftModifier)
         control = bool(held & Qt.KeyboardModifier.ControlModifier)

@@ -5,23 +5,25 @@ Does not depend on Qt.
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_right
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from itertools import groupby
 
 from torchyard_core.booking.model import Slot
+from torchyard_core.gpu_names import model_with_memory
 from torchyard_gui.theme.tokens import METRICS
 
 LANE, HOST, FOLDED = METRICS.lane, METRICS.host_row, METRICS.host_folded
 SHOWN_AT_FIRST = 64
-"""Maximum number of lanes of a fleet at which no host with GPUs is folded initially."""
+"""Up to this number of slots, no host with GPUs is folded initially."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """A row: the heading of a host, a folded host, or one lane. `slots` are the slots of this host or lane."""
+    """A row of the calendar: the heading of a host, a folded host, or a lane. `slots` contains the slots of this host
+    or lane.
+    """
 
     kind: str
     host: str
@@ -57,15 +59,15 @@ class Lanes:
         return self.rows[bisect_right(self._tops, y) - 1]
 
     def between(self, top: float, bottom: float) -> tuple[Row, ...]:
-        """Returns the rows between two vertical positions."""
+        """Returns the rows that are at least partly between two vertical positions in pixels."""
         first = max(bisect_right(self._tops, top) - 1, 0)
         return tuple(row for row in self.rows[first : bisect_right(self._tops, bottom)] if row.bottom > top)
 
     def lane_at(self, y: float) -> Row | None:
         """Returns the lane at a vertical position in pixels, or None if there are no lanes.
 
-        On a heading or a folded host, and above all rows, the next lane below is returned. If there is none, and below
-        all rows, the last lane is returned.
+        For a position on a heading, on a folded host or above all rows, returns the next lane below the position or, if
+        there is none, the last lane. For a position below all rows, returns the last lane.
         """
         if not self.lanes:
             return None
@@ -75,7 +77,7 @@ class Lanes:
         return next((lane for lane in self.lanes if lane.top >= row.top), self.lanes[-1])
 
     def number_of(self, slot_id: str) -> int:
-        """Returns the index of a slot's lane, or -1."""
+        """Returns the index of a slot's lane, or -1 if the slot has no lane."""
         row = self.lane_of.get(slot_id)
         return -1 if row is None else self.lanes.index(row)
 
@@ -105,8 +107,8 @@ def _order(slot: Slot) -> tuple[bool, str, int, str]:
 def initially_folded(slots: Iterable[Slot], keep_open: Collection[str] = ()) -> set[str]:
     """Returns the hosts that are folded initially.
 
-    If there are few slots, the hosts without GPUs are folded, provided that another host has GPUs. If there are many
-    slots, all hosts are folded except those in `keep_open`, as long as their lanes fit.
+    With at most `SHOWN_AT_FIRST` slots, the hosts without GPUs are folded, provided that another host has GPUs. With
+    more slots, all hosts are folded except the hosts in `keep_open`, up to a total of `SHOWN_AT_FIRST` lanes.
     """
     known = list(slots)
     with_gpu = {slot.host for slot in known if not slot.is_cpu}
@@ -121,19 +123,11 @@ def initially_folded(slots: Iterable[Slot], keep_open: Collection[str] = ()) -> 
     return folded
 
 
-def short_model(slot: Slot) -> str:
-    """Returns the short name of a GPU model, such as `H100 80 GB` for `NVIDIA H100 80GB HBM3`."""
-    if slot.is_cpu:
-        return ""
-    name = re.sub(r"(?i)\b(nvidia|geforce|amd|instinct|tesla|quadro)\b", "", slot.model)
-    name = re.sub(r"(?i)[- ]?(\d+ ?GB).*$", "", name)
-    name = re.sub(r"(?i)[- ](sxm\d*|pcie|hbm\d*e?)\b.*$", "", name).strip(" -")
-    # Vendors state the memory in GiB, and the GPU reserves a part of it. Rounding to whole GiB gives the vendor's
-    # number.
-    gigabytes = round(slot.memory_mb / 1024) if slot.memory_mb else 0
-    return f"{name} {gigabytes} GB".strip() if gigabytes else name
+def gpu_model(slot: Slot) -> str:
+    """Returns the short name of a slot's GPU model with its memory, such as `H100 80 GB`; "" for a slot of CPUs."""
+    return "" if slot.is_cpu else model_with_memory(slot.model, slot.memory_mb)
 
 
 def gpu_models(slots: Iterable[Slot]) -> list[str]:
     """Returns the short names of the GPU models, sorted."""
-    return sorted({short_model(slot) for slot in slots if not slot.is_cpu})
+    return sorted({gpu_model(slot) for slot in slots if not slot.is_cpu})

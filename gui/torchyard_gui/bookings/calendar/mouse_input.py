@@ -27,11 +27,11 @@ class MouseInput:
         self._target = target
         self.gesture: Gesture | None = None
         self.pressed: Block | None = None
-        """The block under the last press. A double click refers to it, because the first click may have moved the
-        block.
+        """The block under the last press. A double click refers to this block, because the first click may have shifted
+        the blocks.
         """
         self._selects: str | None = None
-        """The ID to select at the release; None keeps the selection."""
+        """The ID to select when the button is released. None keeps the selection."""
 
     @property
     def lifted(self) -> str:

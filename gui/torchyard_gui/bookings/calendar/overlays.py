@@ -20,7 +20,7 @@ Box = tuple[int, int, float, float]
 
 @dataclass(frozen=True)
 class Overlay:
-    """A proposed or previewed booking with its boxes. `reason` says why it would be refused, or is ""."""
+    """A proposed or previewed booking with its boxes. `reason` says why the booking would be refused, or is ""."""
 
     boxes: tuple[Box, ...]
     caption: str = ""
@@ -31,7 +31,9 @@ class Overlay:
 
 
 def boxes_of(gpus: Iterable[str], start: float, end: float, lanes: Lanes) -> tuple[Box, ...]:
-    """Returns the boxes of GPUs from `start` to `end`. Adjacent lanes are merged; GPUs of a folded host use its row."""
+    """Returns the boxes of GPUs from `start` to `end`. Adjacent lanes are merged into one box. The GPUs of a folded
+    host share the box of the host's row.
+    """
     strips: set[tuple[int, int]] = set()
     folded = {slot.id: row for row in lanes.rows if row.kind == "folded" for slot in row.slots}
     for gpu in gpus:
@@ -48,7 +50,7 @@ def boxes_of(gpus: Iterable[str], start: float, end: float, lanes: Lanes) -> tup
 
 
 def fit_overlays(fits: Sequence[Fit], lanes: Lanes, chosen: int) -> tuple[Overlay, ...]:
-    """Returns overlays for proposed bookings, with their numbers. `chosen` is the index of the selected one."""
+    """Returns a numbered overlay for each proposed booking. `chosen` is the index of the selected booking."""
     return tuple(
         Overlay(
             boxes_of(fit.gpus, fit.start.timestamp(), fit.end.timestamp(), lanes),

@@ -1,7 +1,7 @@
 """The time axis: the displayed days and the positions of times within them. Does not depend on Qt.
 
-All days have the same width. When daylight saving time begins or ends, an hour of that day is therefore slightly wider
-(a day of 23 hours) or narrower (25 hours). No time is drawn twice or omitted.
+All days have the same width. When daylight saving time begins or ends, the hours of that day are therefore slightly
+wider (23 hours) or narrower (25 hours) than usual. No time is drawn twice or omitted.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ The number is small, because most bookings of interest are in the future.
 """
 AGENDA_DAYS = 28
 STEP_S = 15 * 60
-"""The finest step in seconds of a drag, which is also the step of the keyboard cursor."""
+"""The step of the keyboard cursor, and the finest step of a drag, in seconds."""
 
 
 @dataclass(frozen=True)
 class Day:
-    """One column of the axis, which is a day in the time zone. `start` and `end` are in seconds since 1970."""
+    """One column of the axis: a day in the axis's time zone. `start` and `end` are in seconds since 1970."""
 
     date: date
     start: float
@@ -76,12 +76,12 @@ class Axis:
         return day.start + share * (day.end - day.start)
 
     def snapped(self, second: float, step: float) -> float:
-        """Returns the nearest multiple of a step, counted from the start of the local day and limited to its end."""
+        """Rounds a time to a multiple of `step` since the start of its local day, but not beyond the day's end."""
         day = self.days[max(0, bisect_right(self.starts, second) - 1)]
         return min(day.start + snapped(second - day.start, step), day.end)
 
     def ticks(self) -> Iterator[tuple[float, str]]:
-        """Returns the positions and two-digit labels of the hours that are labelled."""
+        """Returns the positions and two-digit labels of the labelled hours."""
         every = _tick_hours(self.column)
         if not every:
             return
@@ -93,7 +93,9 @@ class Axis:
 
 
 def _tick_hours(column: float) -> int:
-    """Returns the smallest interval in hours at which the labels fit into a column, or 0 if there is none."""
+    """Returns the smallest interval in hours between labels at which the labels fit into a column, or 0 if no interval
+    fits.
+    """
     for every in (1, 2, 3, 6, 12):
         if column * every / 24 >= 26:
             return every
@@ -101,7 +103,7 @@ def _tick_hours(column: float) -> int:
 
 
 def days_of(span: Span, around: date) -> tuple[date, ...]:
-    """Returns the shown days: the chosen day, seven days around it, its month, or the four weeks that begin with it."""
+    """Returns the days to show: the chosen day, seven days around it, its month, or four weeks that begin with it."""
     if span == "day":
         return (around,)
     if span == "week":
@@ -113,8 +115,8 @@ def days_of(span: Span, around: date) -> tuple[date, ...]:
 
 
 def stepped(span: Span, around: date, by: int) -> date:
-    """Returns the corresponding day in the next (1) or previous (-1) span. In a shorter month, this may be its last
-    day.
+    """Returns the corresponding day in the next (`by` is 1) or previous (`by` is -1) span. If a month lacks that day,
+    returns the last day of the month.
     """
     days = {"day": 1, "week": 7, "agenda": AGENDA_DAYS}
     if span in days:
@@ -125,7 +127,7 @@ def stepped(span: Span, around: date, by: int) -> date:
 
 
 def axis_of(span: Span, around: date, zone: str, width: float) -> Axis:
-    """Returns the axis of the days that are shown around a day."""
+    """Returns the axis of the days that a view of the given span shows for the chosen day `around`."""
     dates = days_of(span, around)
     starts = [to_utc(datetime.combine(one, time()), zone).timestamp() for one in dates]
     after = to_utc(datetime.combine(dates[-1] + timedelta(days=1), time()), zone).timestamp()
@@ -141,7 +143,7 @@ def drag_step(span: Span, *, is_fine: bool = False) -> float:
 
 
 def snapped(second: float, step: float = STEP_S) -> float:
-    """Returns the nearest multiple of a step.
+    """Rounds a time to a multiple of `step`.
 
     UTC offsets are multiples of a quarter of an hour, so multiples of a quarter of an hour are the same in every zone.
     """
@@ -157,7 +159,9 @@ def local_day(moment: datetime, zone: str) -> date:
 
 
 def zone_mark(moment: datetime, zone: str) -> str:
-    """Returns the short name and the offset of the time zone, such as `KST (UTC+9)`, or the offset alone."""
+    """Returns the short name and the offset of a time zone, such as `KST (UTC+9)`. For a zone without a short name,
+    returns only the offset.
+    """
     local = moment.astimezone(zone_of(zone))
     offset = local.utcoffset() or timedelta()
     minutes = int(offset.total_seconds() // 60)

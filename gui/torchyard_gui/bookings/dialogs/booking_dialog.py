@@ -6,17 +6,18 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from PySide6.QtCore import Signal
-from PySide6.QtWidgets import QCheckBox, QComboBox, QDialog, QLineEdit, QPlainTextEdit, QWidget
+from PySide6.QtWidgets import QCheckBox, QComboBox, QDialog, QLineEdit, QPlainTextEdit, QProgressBar, QWidget
 
 from torchyard_core.app.book_gpus import BookGpus
 from torchyard_core.booking.errors import Refused
-from torchyard_core.booking.model import Booking, Draft
+from torchyard_core.booking.model import Booking, Draft, is_of_cluster
 from torchyard_core.booking.search.conflict import Clash
 from torchyard_core.booking.slots import format_slots
 from torchyard_core.errors import TorchyardError
 from torchyard_gui.bookings import labels
 from torchyard_gui.bookings.dialogs.booking_form import Fields, format_time, read
 from torchyard_gui.bookings.undo import change_series_to, change_to
+from torchyard_gui.bridge.background_jobs import Job
 from torchyard_gui.bridge.bookings_model import BookingsModel
 from torchyard_gui.widgets import FormRow, clear_layout, label
 from torchyard_gui.widgets.buttons import push_button
@@ -29,14 +30,14 @@ if TYPE_CHECKING:
 
 WIDTH = 480
 LISTED = 6
-"""Maximum number of refused bookings of a series that are listed; the list ends with the number of any others."""
+"""Maximum number of refused bookings of a series that are listed. Any further refused bookings are only counted."""
 FOLLOWING, EVERYTHING = "following", "everything"
 """Values of the field *Applies to* with which a change applies to several bookings of a series."""
 ZONES = ("UTC", "Europe/Berlin", "America/New_York", "America/Los_Angeles", "Asia/Seoul", "Asia/Tokyo")
 
 
 class BookingDialog(QDialog):
-    """Dialog for one booking or one series. Show it with `open()`.
+    """Dialog for a single booking or a series. Show it with `open()`.
 
     `booked` is emitted with new bookings, `changed` with a booking after and before its change, and `series_changed`
     with the changed bookings of a series after and before the change.
@@ -53,10 +54,15 @@ class BookingDialog(QDialog):
         super().__init__(parent)
         self.model = model
         self.booking = booking
-        self.setWindowTitle(self.tr("Edit booking") if booking else self.tr("Book GPUs"))
+        only_nodes = bool(model.slots) and all(slot.node for slot in model.slots)
+        has_nodes = any(map(is_of_cluster, draft.gpus)) or (only_nodes and not draft.gpus)
+        new = self.tr("Book nodes") if has_nodes else self.tr("Book GPUs")
+        self.setWindowTitle(self.tr("Edit booking") if booking else new)
         self.setMinimumWidth(WIDTH)
         self.title = QLineEdit(draft.title)
-        self.gpus = QLineEdit(format_slots(draft.gpus, model.seen.slots), placeholderText="gpu-b:2-5")
+        self.gpus = QLineEdit(format_slots(draft.gpus, model.slots), placeholderText="gpu-b:2-5")
+        if has_nodes:
+            self.gpus.setPlaceholderText(", ".join([slot.name for slot in model.slots if slot.node][:2]))
         self.start = QLineEdit(format_time(draft.start, draft.zone))
         self.end = QLineEdit(format_time(draft.end, draft.zone))
         self.zone = QComboBox(editable=True)
@@ -89,7 +95,13 @@ class BookingDialog(QDialog):
         self.stop.setChecked(draft.stop_at_end)
         self.rows = {
             "title": FormRow(self.tr("Title"), self.title),
-            "gpus": FormRow(self.tr("GPUs"), self.gpus),
+            "gpus": FormRow(
+                self.tr("Nodes") if has_nodes else self.tr("GPUs"),
+                self.gpus,
+                self.tr("Reserved in Slurm if you are one of its operators, and otherwise not exclusive")
+                if has_nodes
+                else "",
+            ),
             "start": FormRow(self.tr("Start"), self.start),
             "end": FormRow(self.tr("End"), self.end, self.tr("A time, or a length: +4h")),
             "zone": FormRow(self.tr("Time zone"), self.zone),
@@ -101,6 +113,10 @@ class BookingDialog(QDialog):
         self.problem = label(ink="fail", wrap=True)
         self.problem.hide()
         self.ways = vbox(spacing=4)
+        self.work = label(self.tr("Asking Slurm for the reservation …"), ink="2")
+        self.progress = QProgressBar()
+        self.progress.setRange(0, 0)
+        self._job: Job | None = None
         self._lay_out()
         self.repeat.currentTextChanged.connect(self._show_repeat)
         self._show_repeat()
@@ -118,7 +134,7 @@ class BookingDialog(QDialog):
             self.purpose.toPlainText(),
             self.stop.isChecked(),
         )
-        found = read(fields, self.model.seen.slots, self.model.now)
+        found = read(fields, self.model.slots, self.model.now)
         wrong = found if isinstance(found, dict) else {}
         for name, row in self.rows.items():
             row.set_problem(labels.error_text(wrong[name]) if name in wrong else "")
@@ -141,26 +157,41 @@ class BookingDialog(QDialog):
             self._say("")
             self._go_to_wrong_field()
             return
-        self._busy(True)
+        self._busy(True, on_nodes=any(map(is_of_cluster, draft.gpus)))
         rule = self.rule() if self.booking is None else ""
         free_ones = self.free_ones.isChecked()
         if self.booking is not None:
             before, which = self.booking, self.applies.currentData()
             if which:
-                self.model.act(
+                self._job = self.model.act(
                     lambda store: change_series_to(store, before, draft, everything=which == EVERYTHING),
                     self._series_changed,
                     self._failed,
                     self,
+                    draft.gpus,
                 )
             else:
-                self.model.act(
-                    lambda store: change_to(store, before, draft, expected=before), self._changed, self._failed, self
+                self._job = self.model.act(
+                    lambda store: change_to(store, before, draft, expected=before),
+                    self._changed,
+                    self._failed,
+                    self,
+                    draft.gpus,
                 )
         else:
-            self.model.act(
-                lambda store: BookGpus(store).book(draft, rule, free_ones=free_ones), self._series, self._failed, self
+            self._job = self.model.act(
+                lambda store: BookGpus(store).book(draft, rule, free_ones=free_ones),
+                self._series,
+                self._failed,
+                self,
+                draft.gpus,
             )
+
+    def reject(self) -> None:
+        """Closes the dialog. If a booking or change is still waiting for Slurm, it is reverted."""
+        if self._job is not None and not self._job.is_finished:
+            self._job.cancel()
+        super().reject()
 
     def _go_to_wrong_field(self) -> None:
         """Focuses the first invalid field and announces its problem."""
@@ -210,7 +241,7 @@ class BookingDialog(QDialog):
             zone, now = self.zone.currentText(), self.model.now
             for fit in error.conflict.nearest[:3]:
                 when = labels.time_span(fit.start, fit.end, zone, now, is_inside=True)
-                where = format_slots(fit.gpus, self.model.seen.slots)
+                where = format_slots(fit.gpus, self.model.slots)
                 take = self._taker(where, format_time(fit.start, zone), format_time(fit.end, zone))
                 button = push_button(self.tr("Use {gpus}, {when}").format(gpus=where, when=when), take, "quiet")
                 button.setAutoDefault(False)
@@ -233,10 +264,15 @@ class BookingDialog(QDialog):
         clear_layout(self.ways)
         grow_to_fit(self)
 
-    def _busy(self, on: bool) -> None:
+    def _busy(self, on: bool, *, on_nodes: bool = False) -> None:
         self.ok.setEnabled(not on)
         if on:
             self._say("")
+        for part in (self.work, self.progress):
+            part.setVisible(on and on_nodes)
+        if on and on_nodes:
+            announce(self, self.work.text())
+        grow_to_fit(self)
 
     def _show_repeat(self) -> None:
         repeats = bool(self.rule()) and self.booking is None
@@ -254,6 +290,9 @@ class BookingDialog(QDialog):
         self.rows["applies"].setVisible(self.booking is not None and self.booking.series_id is not None)
         self.rows["zone"].setEnabled(self.booking is None)
         rows.addWidget(self.stop)
+        for part in (self.work, self.progress):
+            part.hide()
+            rows.addWidget(part)
         rows.addWidget(self.problem)
         rows.addLayout(self.ways)
         rows.addStretch()

@@ -29,7 +29,8 @@ class Fields:
 
 
 def read(fields: Fields, slots: Sequence[Slot], now: datetime) -> Draft | dict[str, Refused]:
-    """Parses the fields into a draft, or returns problems by field: "title", "gpus", "start", "end", "zone".
+    """Parses the fields into a draft. If any field is invalid, returns the problem of each invalid field instead:
+    "title", "gpus", "start", "end" or "zone".
 
     The end may be given as a duration after the start, such as `+4h`.
     """

@@ -20,7 +20,7 @@ from torchyard_gui.widgets.dialogs import ConfirmationDialog
 
 
 class DialogController(QObject):
-    """Opens dialogs over the page and passes their results to `BookingCommands`."""
+    """Opens dialogs over the page and passes the results to `BookingCommands`."""
 
     closed = Signal()
     succeeded = Signal(str)
@@ -35,7 +35,7 @@ class DialogController(QObject):
         self._page = page
 
     def book(self, gpus: Sequence[str] = (), length: timedelta = HOUR * 4) -> None:
-        """Opens the booking dialog for four hours from the next full hour."""
+        """Opens the booking dialog for a new booking of the given length, from the next full hour."""
         start = self.model.now.replace(second=0, minute=0) + HOUR
         draft = Draft("", tuple(gpus), start, start + length, self.model.seen.zone)
         self._open(BookingDialog(self.model, draft, parent=self._page))
@@ -63,14 +63,19 @@ class DialogController(QObject):
         seen = self.model.seen
         text = QGuiApplication.clipboard().text().strip()
         try:
-            draft = read_draft(text, seen.slots, seen.zone, self.model.now, self.commands.title)
+            draft = read_draft(text, self.model.slots, seen.zone, self.model.now, self.commands.title)
         except Refused as refused:
             self.failed.emit(refused)
             return
         self._open(BookingDialog(self.model, draft, parent=self._page))
 
-    def release_or_cancel(self, booking: Booking, description: str) -> None:
-        """Asks for a confirmation, then releases or cancels the booking. `description` is shown in the question."""
+    def release_or_cancel(self, booking: Booking, description: str, *, has_run: bool = False) -> None:
+        """Asks for a confirmation, then releases or cancels the booking. `description` is shown in the question.
+
+        If a run uses the booking (`has_run`), the question says so.
+        """
+        if has_run:
+            description += "\n" + self.tr("A run is on it. The run goes on without the booking.")
         running = booking.is_running(self.model.now)
         question = self.tr("Release “{title}” now?") if running else self.tr("Cancel “{title}”?")
         yes = self.tr("Release") if running else self.tr("Cancel the booking")

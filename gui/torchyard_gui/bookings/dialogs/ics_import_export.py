@@ -40,7 +40,7 @@ _STATES = {"new": "passed", "there": "done", "clash": "failed", "refused": "warn
 
 
 def choose_file(parent: QWidget) -> Path | None:
-    """Opens a file dialog for the file to import."""
+    """Asks the user for the file to import. Returns None if the user cancels."""
     chosen, _ = QFileDialog.getOpenFileName(parent, labels.translate("Bookings", "Import bookings"), "", FILTER)
     return Path(chosen) if chosen else None
 
@@ -109,7 +109,7 @@ class ImportDialog(QDialog):
         self.preview()
 
     def preview(self) -> None:
-        """Reads the file and asks the store for the effect of each event, without changing the calendar."""
+        """Reads the file and asks the store which events could be booked, without changing the calendar."""
         seen, now, path = self.model.seen, self.model.now, self.path
         try:
             text = self.gpus.text().strip()

@@ -1,4 +1,4 @@
-"""Dialog with the rules of the team. Only admins can change the rules."""
+"""Dialog with the team's rules. Only admins can change the rules."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NAMES = 176
 
 
 class RulesDialog(QDialog):
-    """Dialog with a field for each entry of `team_rules.FORM`. It closes once the store has saved the rules."""
+    """Dialog with a field for each entry of `team_rules.FORM`. The dialog closes once the store has saved the rules."""
 
     def __init__(self, model: BookingsModel, parent: QWidget | None = None):
         super().__init__(parent)
@@ -89,7 +89,7 @@ class RulesDialog(QDialog):
         for one in FORM:
             if one.setting in self.rows:
                 text = labels.error_text(wrong[one.setting]) if one.setting in wrong else ""
-                # The title is left out, because the row already shows it.
+                # Problem texts begin with the title of the field, which the row already shows.
                 text = text.removeprefix(f"{one.title}: ")
                 self.rows[one.setting].set_problem(text[:1].upper() + text[1:])
         grow_to_fit(self)

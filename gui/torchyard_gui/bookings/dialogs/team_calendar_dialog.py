@@ -1,4 +1,4 @@
-"""The dialog with which the user joins, creates or leaves the calendar that a team shares."""
+"""Dialog to join, create or leave the calendar that a team shares."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ NAMES = 120
 
 
 class TeamCalendarDialog(QDialog):
-    """Dialog that is shown with `open()`.
+    """Dialog to join, create or leave a team's calendar. Show it with `open()`.
 
-    It emits `changed` with a message once this desktop uses a different calendar.
+    `changed` is emitted with a message once this desktop uses a different calendar.
     """
 
     changed = Signal(str)
@@ -104,7 +104,7 @@ class TeamCalendarDialog(QDialog):
         self.address.setFocus()
 
     def test(self) -> None:
-        """Connects with the address, role and password in the form and shows the result, without changing anything."""
+        """Connects with the address, role and password in the form and shows the result. Changes nothing."""
         url = self._url()
         if url is None:
             return
@@ -115,7 +115,7 @@ class TeamCalendarDialog(QDialog):
             self._run(lambda team: team.test(url, password), self._calendar_found)
 
     def accept(self) -> None:
-        """Creates the calendar, or joins it and closes the dialog after success."""
+        """Creates the team's calendar, or joins it. The dialog closes after the user has joined."""
         if self._made is not None:
             self._join_made(self._made)
             return
@@ -165,7 +165,9 @@ class TeamCalendarDialog(QDialog):
         self._close(text)
 
     def _created(self, made: TeamSetup) -> None:
-        """Shows the members' addresses and passwords, which cannot be shown again, and offers to join as admin."""
+        """Shows the members' addresses and passwords, which cannot be shown again, and offers to join the calendar as
+        admin.
+        """
         self._made = made
         self.passwords.setText("\n".join(made.lines()))
         self.outcome.show()
@@ -182,7 +184,7 @@ class TeamCalendarDialog(QDialog):
 
     def _join_made(self, made: TeamSetup) -> None:
         first: Member = made.members[0]
-        if first.password is None:  # The role existed before, so only its owner knows the password.
+        if first.password is None:  # The role already existed, so only its owner knows its password.
             self._made = None
             self.outcome.hide()
             for row in self.rows.values():
@@ -251,7 +253,7 @@ class TeamCalendarDialog(QDialog):
         home = self.model.home
 
         def act() -> Result:
-            # This thread also imports the database libraries, because importing them is slow.
+            # The database libraries are also imported on this thread, because importing them is slow.
             from torchyard_core.app.team_calendar import TeamCalendar
 
             return work(TeamCalendar(home))

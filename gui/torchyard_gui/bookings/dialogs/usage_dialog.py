@@ -104,7 +104,7 @@ class UsageDialog(QDialog):
         for column in range(self.table.columnCount()):
             side = Qt.AlignmentFlag.AlignRight if column else Qt.AlignmentFlag.AlignLeft
             head = self.table.horizontalHeaderItem(column)
-            assert head is not None  # setHorizontalHeaderLabels() created the item.
+            assert head is not None  # setHorizontalHeaderLabels() has created the item.
             head.setTextAlignment(side | Qt.AlignmentFlag.AlignVCenter)
         self.table.setRowCount(len(rows))
         for number, row in enumerate(rows):
@@ -129,7 +129,7 @@ class UsageDialog(QDialog):
 
 
 class UsageBars(QWidget):
-    """Chart with one bar per row.
+    """Bar chart with one bar for each row of the report.
 
     The outline of a bar shows the booked hours, its hatched part the idle hours, and its filled part the other booked
     hours. An amber outline to the right of the bar shows the hours used without a booking.

@@ -96,7 +96,11 @@ class DetailsDrawer(Drawer):
         self.buttons[-1].setText(release)
 
     def show_history(self, changes: Sequence[tuple[str, Sequence[str]]]) -> None:
-        """Shows the changes made to the booking, newest first. Each has a headline and details."""
+        """Shows the history of the booking.
+
+        Args:
+            changes: The headline and the lines of details of each change, oldest first. The newest is shown first.
+        """
         parts = ["\n".join([head, *what]) for head, what in reversed(changes)]
         self._show_history("\n".join(parts))
 

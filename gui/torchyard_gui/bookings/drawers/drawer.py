@@ -41,9 +41,9 @@ class Drawer(QFrame):
 
 
 class DrawerLayout(QWidget):
-    """Contains the views of the calendar and the drawers.
+    """Widget that lays out the calendar's views and the drawers.
 
-    In a narrow window, an open drawer covers a part of the view.
+    In a narrow window, an open drawer covers part of the current view.
     """
 
     resized = Signal()
@@ -53,7 +53,7 @@ class DrawerLayout(QWidget):
         self._views: tuple[QWidget, ...] = ()
 
     def hold(self, views: Iterable[QWidget], drawers: Iterable[QWidget]) -> None:
-        """Sets the views and drawers, all of which are initially hidden."""
+        """Sets the views and the drawers, which are all hidden initially."""
         self._views = tuple(views)
         for widget in (*self._views, *drawers):
             widget.setParent(self)

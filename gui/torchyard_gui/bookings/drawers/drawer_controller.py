@@ -22,8 +22,8 @@ from torchyard_gui.bookings.drawers.find_slot_drawer import FindSlotDrawer
 from torchyard_gui.bookings.drawers.waitlist_drawer import WaitlistDrawer
 from torchyard_gui.bookings.history_labels import HistoryView, change_headline, change_lines
 from torchyard_gui.bookings.menu_actions import BookingActions
+from torchyard_gui.bridge.background_jobs import Job
 from torchyard_gui.bridge.bookings_model import BookingsModel
-from torchyard_gui.bridge.jobs import Job
 
 if TYPE_CHECKING:
     from torchyard_core.booking.store import BookingStore
@@ -33,7 +33,9 @@ PASSED_FOR = timedelta(minutes=1)
 
 
 class DrawerController(QObject):
-    """Opens and fills the drawers. While the drawer to find a slot is open, the calendar shows the found slots."""
+    """Opens and fills the drawers. While the drawer to find a slot is open, the calendar shows the slots that were
+    found.
+    """
 
     changed = Signal()
     """Emitted when a drawer has been opened or closed. The page then updates its layout."""
@@ -86,7 +88,11 @@ class DrawerController(QObject):
         if drawer is self.finder:
             seen = self.model.seen
             self.finder.zone, self.finder.now = seen.zone, lambda: self.model.now
-            self.finder.offer_models(gpu_models(seen.slots))
+            slots = self.model.slots
+            self.finder.offer_models(gpu_models(slot for slot in slots if not slot.node))
+            clusters = sorted({slot.host for slot in slots if slot.node})
+            has_gpus = any(not slot.node and not slot.is_cpu for slot in slots)
+            self.finder.offer_clusters(clusters, has_gpus=has_gpus)
         else:
             self._forget_fits()
         drawer.show()
@@ -98,7 +104,7 @@ class DrawerController(QObject):
         if was is not None:
             was.hide()
         if was is self.details:
-            self.surface.select_quietly("")  # Clicking the same booking must open the details again.
+            self.surface.select_quietly("")  # Otherwise, another click on the booking would not open the details.
         self._forget_fits()
         self.changed.emit()
         if focus:
@@ -136,13 +142,15 @@ class DrawerController(QObject):
     def renew_results(self) -> None:
         """Repeats an open search if one of the found slots began more than `PASSED_FOR` ago.
 
-        The store would refuse to book it, because a booking cannot begin in the past.
+        The store would refuse to book such a slot, because a booking cannot begin in the past.
         """
         if self.finds and any(fit.start < self.model.now - PASSED_FOR for fit in self.fits):
             self.finder.search()
 
     def update_results(self, *, searching: bool) -> None:
-        """Updates the waitlist after a change of the calendar. If `searching`, an open search for slots is repeated."""
+        """Updates the waitlist after a change of the calendar. If `searching`, also repeats an open search for
+        slots.
+        """
         seen = self.model.seen
         self.waitlist.show_waiting(seen.waiting, seen.person, seen.is_admin, seen.zone, self.model.now)
         if searching and self.finds and not self.finder.isHidden():
@@ -161,15 +169,18 @@ class DrawerController(QObject):
 
     def _search(self, wish: Wish) -> None:
         in_use = self.model.unbooked_use
+        nodes = [slot for slot in self.model.node_slots if slot.host in wish.hosts]
 
         def look(store: BookingStore) -> tuple[tuple[Fit, ...], tuple[Fit, ...]]:
+            if nodes:  # The store searches only the slots that are recorded in it.
+                store.remember_slots(nodes)
             fits = store.find(wish, 5, zone, in_use)
             return fits, store.find(wish, 1, zone) if in_use else fits[:1]
 
         def found(answer: tuple[tuple[Fit, ...], tuple[Fit, ...]]) -> None:
             if self.finds:
                 self.fits, unbooked = answer
-                self.finder.show_fits(self.fits, unbooked, self.model.seen.slots, self.model.now, self._at_most())
+                self.finder.show_fits(self.fits, unbooked, self.model.slots, self.model.now, self._at_most())
                 self.surface.set_fits(self.fits, self.finder.chosen)
 
         def failed(error: TorchyardError) -> None:
@@ -182,17 +193,19 @@ class DrawerController(QObject):
         self._searching = self.model.ask(look, found, failed, self)
 
     def _at_most(self) -> str:
-        """Returns a text such as `Now: at most 3 free on one host (gpu-d).`
+        """Returns a text about the GPUs that are free now, such as `Now: at most 3 free on one host (gpu-d).`
 
-        If GPUs are in use without a booking, the text also names them, and the time from which they are offered.
+        If GPUs are in use without a booking, the text also names these GPUs and the time from which they are offered.
         """
+        if self.finder.cluster:
+            return self.tr("Slurm's jobs and reservations are not considered.")
         seen, now = self.model.seen, self.model.now
         booked = {gpu for one in seen.bookings if one.is_running(now) for gpu in one.gpus}
         used = self.model.unbooked_use
         taken = booked | used.keys()
         free: dict[str, int] = {}
         for slot in seen.slots:
-            if not slot.is_cpu and slot.id not in taken:
+            if not slot.is_cpu and not slot.node and slot.id not in taken:
                 free[slot.host] = free.get(slot.host, 0) + 1
         if free:
             host = max(free, key=lambda name: free[name])

@@ -1,4 +1,4 @@
-"""The drawer to find a slot: a form, and the first five matches, one of which is selected.
+"""The drawer to find a slot: a form, and the first five matches, one of which is always selected.
 
 Clicks and arrow keys only select a match. The button and Enter book the selected match.
 """
@@ -19,7 +19,7 @@ from torchyard_core.booking.model import Slot
 from torchyard_core.booking.search.slot_search import Fit, Wish
 from torchyard_core.booking.slots import format_slots
 from torchyard_gui.bookings import labels
-from torchyard_gui.bookings.calendar.lanes import short_model
+from torchyard_gui.bookings.calendar.lanes import gpu_model
 from torchyard_gui.bookings.drawers.drawer import Drawer
 from torchyard_gui.theme.theme import theme
 from torchyard_gui.widgets import Card, Divider, FormRow, label, remove_widgets
@@ -68,11 +68,15 @@ class FindSlotDrawer(Drawer):
         self.title_ = QLineEdit(placeholderText=self.tr("What it is for"))
         self.length_row = FormRow(self.tr("For"), self.length, name_width=NAMES)
         self.from_row = FormRow(self.tr("From"), self.from_, name_width=NAMES)
-        fill(
-            self.body,
-            FormRow(self.tr("GPUs"), self.count, name_width=NAMES),
+        self.count_row = FormRow(self.tr("GPUs"), self.count, name_width=NAMES)
+        self.gpu_rows = (
             FormRow(self.tr("Memory, at least"), self.memory, name_width=NAMES),
             FormRow(self.tr("Model"), self.model, name_width=NAMES),
+        )
+        fill(
+            self.body,
+            self.count_row,
+            *self.gpu_rows,
             self.length_row,
             self.from_row,
             FormRow(self.tr("On"), self.on, name_width=NAMES),
@@ -89,8 +93,8 @@ class FindSlotDrawer(Drawer):
         self.wait = push_button(self.tr("Join the waitlist"), self._wait)
         self.begins = label(role="small", ink="2", wrap=True)
         self._wait_until: datetime | None = None
-        """The latest useful end of a waiting request; a later end is no improvement on the first match. None if there
-        is no match.
+        """A booking from the waitlist must end by this time to begin earlier than the first match. None if there is no
+        match.
         """
         buttons = hbox((self.book, 1), (self.wait, 1), spacing=8)
         self.footer = QFrame()
@@ -102,6 +106,7 @@ class FindSlotDrawer(Drawer):
         self._soon.timeout.connect(self.search)
         self._is_stale = True
         self._announced = ""
+        self.on.currentIndexChanged.connect(self._show_kind)
         for field in (self.length, self.from_):
             field.textEdited.connect(self._changed)
         self.count.valueChanged.connect(self._changed)
@@ -123,8 +128,38 @@ class FindSlotDrawer(Drawer):
             self.model.setCurrentIndex(max(self.model.findText(before), 0))
             self.model.blockSignals(False)
 
+    def offer_clusters(self, clusters: Sequence[str], *, has_gpus: bool) -> None:
+        """Sets the clusters to choose from. If no host has GPUs, a cluster is selected."""
+        wanted = [self.tr("one host"), self.tr("several hosts")]
+        wanted += [self.tr("nodes of {cluster}").format(cluster=name) for name in clusters]
+        if [self.on.itemText(number) for number in range(self.on.count())] == wanted:
+            return
+        before = self.on.currentText()
+        self.on.blockSignals(True)
+        self.on.clear()
+        for text, data in zip(wanted, (True, False, *clusters), strict=True):
+            self.on.addItem(text, data)
+        first = 0 if has_gpus or not clusters else 2
+        self.on.setCurrentIndex(max(self.on.findText(before), first))
+        self.on.blockSignals(False)
+        self._show_kind()
+
+    @property
+    def cluster(self) -> str:
+        """The cluster whose nodes are to be found, or "" for GPUs of hosts."""
+        chosen = self.on.currentData()
+        return chosen if isinstance(chosen, str) else ""
+
+    def _show_kind(self) -> None:
+        """Shows the fields for GPUs of hosts or, if a cluster is chosen, the fields for nodes."""
+        name = self.tr("Nodes") if self.cluster else self.tr("GPUs")
+        self.count_row.name.setText(name)
+        self.count.setAccessibleName(name)
+        for row in self.gpu_rows:
+            row.setVisible(not self.cluster)
+
     def wish(self) -> Wish | None:
-        """Returns the request, or shows the problems beside the fields and returns None."""
+        """Returns the requirements in the form, or shows the problems beside the fields and returns None."""
         length: timedelta | None = None
         earliest: datetime | None = None
         self.length_row.set_problem("")
@@ -139,6 +174,8 @@ class FindSlotDrawer(Drawer):
             self.from_row.set_problem(labels.error_text(refused))
         if length is None or earliest is None:
             return None
+        if self.cluster:
+            return Wish(self.count.value(), length, max(earliest, self.now()), hosts=(self.cluster,))
         model = "" if self.model.currentIndex() <= 0 else self.model.currentText().rsplit(" ", 2)[0]
         return Wish(
             self.count.value(),
@@ -166,8 +203,8 @@ class FindSlotDrawer(Drawer):
         The match that was selected before stays selected if it is found again; otherwise, the first match is selected.
 
         Args:
-            unbooked: The first match, if any, of a search in which GPUs in use without a booking count as free, as they
-                do on the waitlist.
+            unbooked: The first match of a search that treats GPUs in use without a booking as free, as the waitlist
+                does. Empty if there is no match.
             at_most: A sentence about the GPUs that are free now.
         """
         chosen = _same_fit(self.cards[self.chosen].fit, fits) if self.cards else 0
@@ -184,9 +221,9 @@ class FindSlotDrawer(Drawer):
         )
         self._offer_waitlist(fits, unbooked, now)
         self.choose(chosen)
-        if has_focus:  # Deleting the old cards would lose the focus.
+        if has_focus:  # The card that had the focus has been deleted.
             target = self.cards[chosen] if self.cards else self.count
-            target.show()  # A hidden widget cannot get the focus, and the layout shows new widgets only later.
+            target.show()  # A hidden widget cannot get the focus, and the layout would show the new widget only later.
             target.setFocus()
         self._announce()
 
@@ -211,9 +248,11 @@ class FindSlotDrawer(Drawer):
         first = unbooked[0] if unbooked else None
         self._wait_until = first.end - EARLIER if first is not None else None
         wish = self.wish()
-        can_wait = wish is not None and (first is None or first.start >= wish.earliest + EARLIER)
+        can_wait = wish is not None and not wish.hosts and (first is None or first.start >= wish.earliest + EARLIER)
         self.wait.setEnabled(can_wait)
-        if not can_wait and fits and first is not None and fits[0].start > first.start:
+        if self.cluster:
+            tip = self.tr("Nodes of a cluster have no waitlist here.")
+        elif not can_wait and fits and first is not None and fits[0].start > first.start:
             tip = self.tr("The GPUs are not booked, only in use. The waitlist waits for bookings that are released.")
         elif not can_wait:
             tip = self.tr("These GPUs are free now: book them.")
@@ -278,7 +317,9 @@ class FindSlotDrawer(Drawer):
         announce(self, self.cards[number].accessibleName())
 
     def _book(self) -> None:
-        """Requests to book the selected match or, if there is no match for the current form, a search."""
+        """Requests to book the selected match. If there is none, or if the form has changed since the last search,
+        searches instead.
+        """
         if self._is_stale or not self.cards:
             self.search()
         else:
@@ -298,9 +339,9 @@ class FindSlotDrawer(Drawer):
 
 
 def _same_fit(before: Fit, fits: Sequence[Fit]) -> int:
-    """Returns the index of the match that equals the previously selected match, or 0.
+    """Returns the index of the match that equals the previously selected match, or 0 if there is none.
 
-    Their starts may differ a little, because "now" is later when the search is repeated.
+    Equal matches may have slightly different starts, because "now" is later each time the search is repeated.
     """
     same = (
         number
@@ -311,7 +352,7 @@ def _same_fit(before: Fit, fits: Sequence[Fit]) -> int:
 
 
 class FitCard(Card):
-    """A match, with the number that it also has in the calendar. A click or Space selects it."""
+    """Card of a match, with the number that the match has in the calendar. A click or Space selects the match."""
 
     pressed = Signal(int)
 
@@ -322,7 +363,7 @@ class FitCard(Card):
         self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
         self.setCursor(Qt.CursorShape.PointingHandCursor)
         when = labels.time_span(fit.start, fit.end, zone, now)
-        models = sorted({short_model(slot) for slot in slots if slot.id in fit.gpus})
+        models = sorted({gpu_model(slot) for slot in slots if slot.id in fit.gpus})
         where = " · ".join(filter(None, [format_slots(fit.gpus, slots), ", ".join(filter(None, models))]))
         self.setAccessibleName(f"{number + 1}: {when}, {where}")
         self.setToolTip(f"{fit.start:%Y-%m-%d %H:%M} – {fit.end:%Y-%m-%d %H:%M} UTC")

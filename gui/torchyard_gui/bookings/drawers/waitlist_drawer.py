@@ -1,4 +1,4 @@
-"""The drawer of the waitlist, which shows the entries in order, with buttons to join and leave the waitlist."""
+"""The drawer of the waitlist, which lists the entries in order and has buttons to join and leave the waitlist."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Inputs of the planner and the advisor: facts and use of hosts, the data of exchanges, and profiles of scripts."""
+"""Inputs of the planner and the advisor: host facts and use, exchange sizes and bandwidths, and script profiles."""

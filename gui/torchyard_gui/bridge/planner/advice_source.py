@@ -11,8 +11,8 @@ from PySide6.QtCore import QObject
 from torchyard_core.errors import RunFailed, TorchyardError
 from torchyard_core.topology.file import TopologyFile
 from torchyard_core.topology.host_facts import HostFacts
+from torchyard_gui.bridge.background_jobs import Job
 from torchyard_gui.bridge.fleet_model import FleetModel
-from torchyard_gui.bridge.jobs import Job
 
 if TYPE_CHECKING:
     from torchyard_core.advisor.profile import Profile
@@ -42,7 +42,7 @@ class AdviceSource:
         """Predicts the speed of a topology and recommends changes, on a background thread.
 
         Args:
-            facts: The hosts with the GPUs that are in use or booked now.
+            facts: Facts of the hosts, with the GPUs that are in use or booked now.
             without_history: Whether to ignore the measurements of past runs.
         """
         home, inventory = self._fleet.home, self._fleet.inventory
@@ -62,7 +62,7 @@ class AdviceSource:
     def measure(
         self, source: TopologyFile, say: Callable[[str], None], done: Callable[[], None], failed: Failed, owner: QObject
     ) -> Job:
-        """Measures the script on a background thread. `say` is called with messages about the progress."""
+        """Measures the script on a background thread. `say` is called with progress messages."""
         model = self._fleet
         model.questions.begin()
 
@@ -86,12 +86,12 @@ class AdviceSource:
         return model.jobs.run(work, lambda _: done(), failed, owner=owner)
 
     def stop_measuring(self) -> None:
-        """Stops the measurement in progress, which then fails with an error that says so."""
+        """Stops the measurement in progress, which then fails with an error, and withdraws its login question."""
         if self._measuring is not None:
             self._measuring.cancel()
         self._fleet.questions.hush()
 
 
 def without_users(host: HostFacts) -> HostFacts:
-    """Returns a host as if none of its GPUs were in use or booked."""
+    """Returns the facts of a host as if none of its GPUs were in use or booked."""
     return replace(host, busy_gpus=frozenset(), gpu_users={}, gpu_bookings={}, gpu_exclusions={}, booked_by="")

@@ -14,7 +14,7 @@ from torchyard_gui.bridge.fleet_model import FleetModel
 
 
 class ExchangeSource:
-    """Provides `ExchangeFacts`. Sizes of earlier runs are cached until `forget` is called."""
+    """Provides `ExchangeFacts`. The sizes from earlier runs are cached until `forget` is called."""
 
     def __init__(self, fleet: FleetModel) -> None:
         self._fleet = fleet
@@ -24,7 +24,7 @@ class ExchangeSource:
         self._sizes = None
 
     def facts(self, name: str, hosts: Collection[str]) -> ExchangeFacts:
-        """Returns the size of a topology's gradients and the bandwidth between its hosts, as far as they are known."""
+        """Returns the known facts about the size of a topology's gradients and the bandwidth between its hosts."""
         if self._sizes is None:
             self._sizes = last_gradient_sizes(History(self._fleet.home.history))
         return ExchangeFacts(self._sizes.get(name), self._bandwidth(hosts))
@@ -32,8 +32,8 @@ class ExchangeSource:
     def _bandwidth(self, hosts: Collection[str]) -> float | None:
         """Returns the slowest measured bandwidth between the hosts, in bytes per second.
 
-        If none was measured, this is the slowest bandwidth in the fleet file, or None if the file does not contain the
-        bandwidth of every host.
+        If none was measured, returns the slowest bandwidth that the fleet file gives for the hosts, or None if the
+        bandwidth of a host is unknown.
         """
         measured = BandwidthCache(self._fleet.home.caches / "bandwidth.json").slowest(hosts)
         if measured is not None:

@@ -1,4 +1,4 @@
-"""Combines the facts of the hosts for the planner with the current users and the bookings of GPUs."""
+"""Combines the facts of hosts with the current users and the bookings of GPUs, for the planner."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from torchyard_core.fleet.gpu_occupancy import with_occupancy
 from torchyard_core.launch.runs.history import History
 from torchyard_core.topology.host_facts import NO_AGENT, HostFacts
 from torchyard_gui.bridge.host_states import HostState, state_name
-from torchyard_gui.bridge.host_status import HostStatus
+from torchyard_gui.bridge.host_status import CheckedEntry, HostStatus
 
 TELL_AFTER_MS = 50
-"""Delay in milliseconds after a host's answer, so that the planner runs only once after a burst of answers."""
+"""Delay in milliseconds before `changed` is emitted, so that a burst of answers from hosts starts the planner once."""
 
 
 class HostAvailability(QObject):
@@ -39,7 +39,7 @@ class HostAvailability(QObject):
         self._own_runs: dict[str, str] = {}
         """Names of this desktop's runs, by ID."""
         self._made: dict[str, tuple[HostFacts, object, HostFacts]] = {}
-        """The facts, the sample and the result for each host."""
+        """For each host, the facts and the sample from which the result was computed, and the result."""
         self._states: dict[str, HostState] = {}
         """The state of each host when its facts were last requested."""
         self._booked: dict[str, str] = {}
@@ -51,7 +51,7 @@ class HostAvailability(QObject):
         """Returns the facts of a host for the planner. The same object is returned until these facts change."""
         self._states[status.name] = status.condition
         found, sample, made = self._made.get(status.name, (None, None, None))
-        failure = "" if status.facts.checked or status.check is None else _failure(status)
+        failure = "" if status.facts.checked or status.check is None else check_failure(status)
         if made is None or found is not status.facts or sample is not status.sample or failure != made.check_failure:
             facts = replace(with_occupancy(status.facts, status.sample), check_failure=failure)
             now = self._with_bookings(self._with_own_runs(facts, status.sample))
@@ -60,7 +60,9 @@ class HostAvailability(QObject):
         return made
 
     def look(self, name: str, status: HostStatus | None) -> None:
-        """Schedules the signal `changed` if a host's facts for the planner, or its state, have changed."""
+        """Schedules the signal `changed` if the facts of a host for the planner, or the state of the host, have
+        changed.
+        """
         before, state = self._made.get(name), self._states.get(name)
         if status is None or before is None or self.of(status) is not before[2] or status.condition is not state:
             self.notify()
@@ -70,7 +72,7 @@ class HostAvailability(QObject):
         self._soon.start()
 
     def _with_own_runs(self, facts: HostFacts, sample: Mapping[str, Any] | None) -> HostFacts:
-        """For each GPU that one of the user's own runs occupies, replaces the user with the name of that run."""
+        """Replaces the user's login by the run's name, for each GPU that a run of this desktop uses."""
         users = dict(facts.gpu_users)
         for gpu in sample["gpus"] if sample is not None else ():
             runs = (str(process["replica"]).partition("/")[0] for process in gpu["processes"] if process["replica"])
@@ -110,6 +112,6 @@ class HostAvailability(QObject):
         self._soon.stop()
 
 
-def _failure(status: HostStatus) -> str:
-    """Returns the name of the state that makes a host unusable, for `HostFacts.check_failure`."""
+def check_failure(status: CheckedEntry) -> str:
+    """Returns the name of the state that makes a host or cluster unusable, for `HostFacts.check_failure`."""
     return NO_AGENT if status.condition is HostState.NO_AGENT else state_name(status.condition)

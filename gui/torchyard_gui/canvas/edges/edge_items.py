@@ -27,7 +27,7 @@ REACH = QPen(Qt.GlobalColor.transparent, 2 * (ARROW + 2))
 
 
 class EdgeItem(QGraphicsPathItem):
-    """The item of one hop. It is a path item, because Qt then computes its bounds in C++."""
+    """The graphics item of one hop. It derives from QGraphicsPathItem so that Qt computes its bounds in C++."""
 
     def __init__(self, hop: Hop):
         super().__init__()
@@ -49,7 +49,7 @@ class EdgeItem(QGraphicsPathItem):
             self.update()
 
     def set_look(self, chosen: bool, pale: bool) -> None:
-        """Sets the appearance.
+        """Sets the appearance of the edge.
 
         Args:
             chosen: Whether a replica on a rack at one of the ends is selected.
@@ -104,7 +104,7 @@ def _towards(start: Point, end: Point, length: float) -> QPointF:
 
 
 def arrows(hop: Hop) -> list[QPolygonF]:
-    """Returns the arrowhead of a hop, or two smaller arrowheads back to back if the hop has both directions."""
+    """Returns the arrowhead of a hop or, if the hop shows both directions, two smaller arrowheads back to back."""
     place, way = arrow_at(hop.points)
     if not hop.both_ways:
         return [_arrow(place, way, 0.0, 1.0)]
@@ -112,7 +112,7 @@ def arrows(hop: Hop) -> list[QPolygonF]:
 
 
 def _arrow(place: Point, way: Point, ahead: float, scale: float) -> QPolygonF:
-    """Returns an arrowhead in the direction `way`, at the distance `ahead` from the point `place`."""
+    """Returns an arrowhead that points in the direction `way`, at the distance `ahead` from the point `place`."""
     (across, down), size = way, ARROW * scale
     x, y = place[0] + across * ahead, place[1] + down * ahead
     side = size * 0.75
@@ -132,7 +132,7 @@ THICK = 1.5
 
 
 class TrunkItem(QGraphicsPathItem):
-    """The item of a trunk with its branches. Like EdgeItem, it is a path item."""
+    """The graphics item of a trunk with its branches. Like EdgeItem, it derives from QGraphicsPathItem."""
 
     def __init__(self, trunk: Trunk, label: tuple[str, ...], *, thick: bool, dashed: bool):
         super().__init__()
@@ -156,7 +156,7 @@ class TrunkItem(QGraphicsPathItem):
         self.update()
 
     def set_look(self, chosen: Collection[str], pale: Collection[str]) -> None:
-        """Sets the appearance.
+        """Sets the appearance of the trunk and its branches.
 
         Args:
             chosen: Racks or sections with a selected replica.
@@ -232,7 +232,7 @@ def pill_box(at: Point, lines: Sequence[str]) -> QRectF:
 
 
 def wrapped_label(text: str, width: float) -> list[str]:
-    """Splits a label into lines for a pill that is at most `width` pixels wide, unless a word is wider."""
+    """Splits a label into lines for a pill of the given width in pixels. A word that is too long widens the pill."""
     lines: list[str] = []
     for word in text.split():
         longer = f"{lines[-1]} {word}" if lines else word

@@ -22,7 +22,7 @@ class EdgeLayer:
         self._edges: list[EdgeItem] = []
         self._trunk: TrunkItem | None = None
         self._laid: list[tuple[Grid, HostTraffic, Lines]] = []
-        """The last two routings with their input. They are reused, because most edits move no rack."""
+        """The inputs and results of the last two routings. Most edits move no rack, so the results can be reused."""
 
     @property
     def items(self) -> list[QGraphicsItem]:
@@ -32,8 +32,8 @@ class EdgeLayer:
         """Routes the edges and the trunk for a grid of racks or sections. Existing items are reused.
 
         Args:
-            scale: The zoom of the view if lines and labels have the same size at any zoom; 1 if they grow with the
-                zoom.
+            scale: The zoom of the view if lines and labels have a constant size on the screen; 1 if their size follows
+                the zoom.
         """
         lines = self._routed(grid, wiring)
         if scale != 1.0:
@@ -93,7 +93,7 @@ class EdgeLayer:
 
 
 def _label_at(hop: Hop, wiring: HostTraffic) -> tuple[str, ...]:
-    """Returns the lines of a label: several short ones in a gutter between columns, and a single one elsewhere."""
+    """Returns the lines of a hop's label: several short lines in a gutter between columns, a single line elsewhere."""
     label = wiring.label if wiring.neighbours or wiring.average else ()
     is_across = bool(arrow_at(hop.points)[1][0])
     is_straight = len(hop.points) == 2

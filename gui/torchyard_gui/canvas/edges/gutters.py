@@ -1,11 +1,12 @@
 """Routes edges through the gutters between racks, along the cheapest path on a lattice of tracks. Does not depend on
 Qt.
 
-There are tracks in every gutter and at the ports of every row and column. The cost of a path is its length plus a cost
-for its corners, for certain ports and especially for nodes on earlier paths, so that edges cross or share a track only
-where necessary.
+There are tracks in every gutter and at the ports of every row and column. The cost of a path is its length plus costs
+for corners, for certain ports and especially for nodes on earlier paths. These costs ensure that edges cross or share a
+track only where necessary.
 
-Source: A* (Hart, Nilsson and Raphael 1968) over pairs of a node and a direction, because corners have a cost.
+Source: A* (Hart, Nilsson and Raphael 1968) on states that consist of a node and a direction, because corners have a
+cost.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from torchyard_gui.theme.tokens import METRICS as M
 
 Point = tuple[float, float]
 Node = tuple[int, int]
-"""Indices of a vertical and a horizontal track."""
+"""A node of the lattice, as the indices of a vertical and a horizontal track."""
 
 LANE = 12.0
 """Distance between tracks in a gutter between columns."""
@@ -31,7 +32,7 @@ PORTS = (0.0, -2 * LANE, 2 * LANE)
 """Offsets of the ports on a border from the border's main port, which straight edges between adjacent racks use."""
 CORNER, ASIDE, SAME_SIDE, MEETING = 60.0, 14.0, 500.0, 4000.0
 ABOVE = 4.0
-"""Cost of a port on the upper border. Because of this cost, the lower one of two equally long paths is chosen."""
+"""Cost of a port on the upper border. Because of this cost, the lower of two equally long paths is chosen."""
 RIGHT, LEFT, DOWN, UP = (1, 0), (-1, 0), (0, 1), (0, -1)
 
 
@@ -169,7 +170,7 @@ class Gutters:
         return _corners(places), start, end
 
     def _distance(self, node: Node, cell: Cell) -> float:
-        """Returns a lower bound for the length of a path from a node to a rack. The algorithm A* needs such a bound."""
+        """Returns a lower bound for the length of a path from a node to a rack, which A* needs."""
         x, y, box = self._xs[node[0]], self._ys[node[1]], cell.box
         return max(box.x - x, 0.0, x - box.right) + max(box.y - y, 0.0, y - box.bottom)
 
@@ -177,8 +178,8 @@ class Gutters:
         """Yields each free port of a rack.
 
         Yields:
-            Two pairs: the first node outside the rack with the outward direction, and the cost of the path to that
-                node, including the port's cost, with the port.
+            Two pairs for each port: (first node outside the rack, outward direction), and (cost of the path to that
+                node including the port's cost, port).
         """
         used = self._ports.get(cell.key, [])
         for port in self.ports(cell):
@@ -223,7 +224,7 @@ class Gutters:
 
 
 def _corners(places: list[Point]) -> tuple[Point, ...]:
-    """Returns the path without points in the middle of straight lines."""
+    """Returns the ends and the corners of a path, without the points in between."""
     kept = places[:1]
     for before, place, after in zip(places, places[1:], places[2:], strict=False):
         straight = (before[0] == place[0] == after[0]) or (before[1] == place[1] == after[1])

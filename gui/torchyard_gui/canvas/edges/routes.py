@@ -39,7 +39,7 @@ class Hop:
 def loop(
     grid: Grid, members: Collection[str], gutters: Gutters | None = None, look: HopLook | None = None
 ) -> tuple[Hop, ...]:
-    """Routes a ring once through all members, with adjacent racks as neighbours where possible.
+    """Routes a ring once through all members. Where possible, neighbours in the ring are adjacent racks.
 
     The ring only shows that all members take part. In an all-reduce, the collective library chooses the actual order.
     """
@@ -55,13 +55,13 @@ def loop(
 
 
 def between(grid: Grid, pairs: Collection[tuple[str, str]], gutters: Gutters, look: HopLook) -> tuple[Hop, ...]:
-    """Routes a hop for each pair of hosts. Both hosts must be on the grid."""
+    """Routes a hop for each pair of hosts. All hosts must be on the grid."""
     cells = {cell.key: cell for cell in grid.cells}
     return _hops([(cells[one], cells[other]) for one, other in pairs], gutters, look)
 
 
 def _hops(pairs: Sequence[tuple[Cell, Cell]], gutters: Gutters, look: HopLook) -> tuple[Hop, ...]:
-    # Straight hops are laid first, because the others must avoid them.
+    # Straight hops are laid first, because all other hops must avoid them.
     straight = {pair: gutters.lay_straight(*pair) for pair in pairs}
     return tuple(
         Hop(one.key, other.key, straight[one, other] or gutters.lay(one, other), look=look) for one, other in pairs
@@ -130,8 +130,8 @@ BEND = 2.0 * M.edge_corner
 
 
 def _shortened(ends: tuple[Point, Point]) -> tuple[Point, Point]:
-    """Returns a stem that is shortened at both ends, where branches bend into it. A bus or a short stem is not
-    shortened.
+    """Returns a stem that is shortened at both ends, where branches bend into the stem. A bus or a short stem is
+    returned unchanged.
     """
     (x1, y1), (x2, y2) = ends
     if x1 != x2 or y2 - y1 < 2 * M.edge_corner:
@@ -142,7 +142,8 @@ def _shortened(ends: tuple[Point, Point]) -> tuple[Point, Point]:
 def _stem(grid: Grid, cell: Cell) -> float:
     """Returns the horizontal position of the gutter to which the branch of a rack leads.
 
-    Each pair of columns shares a gutter. A single last column uses the gutter before it.
+    Each pair of columns shares the gutter between them. If the last column is not part of a pair, its branches lead to
+    the gutter before it.
     """
     last = max(other.column for other in grid.cells)
     left = cell.column - cell.column % 2
@@ -152,7 +153,7 @@ def _stem(grid: Grid, cell: Cell) -> float:
 
 
 def ring_order(grid: Grid, members: Collection[str]) -> tuple[Cell, ...]:
-    """Returns the members as a ring in which neighbours, including the last and the first, are adjacent where
+    """Returns the members as a ring in which neighbours, including the last and the first member, are adjacent if
     possible.
     """
     cells = [cell for cell in grid.cells if cell.key in members]
@@ -187,7 +188,7 @@ def _round_by_rows(cells: Sequence[Cell], rows: Sequence[int], first_column: int
 
 
 def arrow_at(points: Sequence[Point]) -> tuple[Point, Point]:
-    """Returns the position and direction of a hop's arrow, which is in the middle of the longest straight line."""
+    """Returns the position and direction of a hop's arrow, which is in the middle of the longest straight segment."""
     stretches = list(pairwise(points))
     (x1, y1), (x2, y2) = max(stretches, key=lambda ends: hypot(ends[1][0] - ends[0][0], ends[1][1] - ends[0][1]))
     length = max(abs(x2 - x1) + abs(y2 - y1), 1e-9)

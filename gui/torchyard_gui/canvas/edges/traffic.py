@@ -1,8 +1,8 @@
 """The edges that show a strategy's traffic between hosts.
 
-An all-reduce, or an average of worker groups, is drawn as a ring through all hosts that take part, the connections to
-servers as one line with branches (a trunk), and the exchange of two neighbours or the copy of a checkpoint as a line
-between two hosts. Traffic inside a host has no edge.
+An all-reduce or an average of worker groups is drawn as a ring through all hosts that take part. The connections to
+servers are drawn as one line with branches, called a trunk. An exchange between two neighbours, or a copy of a
+checkpoint, is drawn as a line between two hosts. Traffic inside a host has no edge.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ Port = Literal["trains", "serves", "both"]
 """The role of a host in the exchange: ○ trains, ■ serves, ⊡ does both."""
 
 NEIGHBOUR_HOSTS = 32
-"""Number of hosts above which one ring through all hosts replaces the edges between neighbours, because so many edges
-could not be distinguished.
+"""If more hosts than this exchange data with neighbours, one ring through all of these hosts replaces the edges between
+neighbours, because so many edges could not be distinguished.
 """
 
 RING = HopLook()
@@ -36,7 +36,7 @@ CHECKPOINTS = HopLook(dashed=True, thin=True, ports=("", ""))
 
 @dataclass(frozen=True)
 class HostTraffic:
-    """The traffic between hosts that is routed. Equal traffic on equal grids has equal routes."""
+    """The traffic between hosts, from which edges are routed. Equal traffic on equal grids has equal routes."""
 
     ring: frozenset[str] = frozenset()
     trunk: tuple[tuple[str, Port], ...] = ()
@@ -45,13 +45,13 @@ class HostTraffic:
     checkpoints: tuple[tuple[str, str], ...] = ()
     in_step: bool = True
     has_reducers: bool = False
-    """Whether the hosts that serve run reducers."""
+    """Whether the hosts that serve run reducers rather than parameter servers."""
     label: tuple[str, ...] = ()
-    """Parts of the trunk's label."""
+    """Parts of the edge label, such as how often the replicas push and pull."""
     count: int = 0
     """The number of edges between replicas that the trunk represents, if it is more than MOST_EDGES; otherwise 0."""
     load: tuple[str, ...] = ()
-    """Parts of the label that says how much data the busiest link carries per step."""
+    """The amount of data per step on the busiest link, as the parts of a label."""
 
 
 @dataclass(frozen=True)
@@ -63,10 +63,10 @@ class Lines:
 
 
 def host_traffic(traffic: Traffic, host_of: Mapping[str, str], strategy: Strategy) -> HostTraffic:
-    """Maps the traffic between replicas to traffic between hosts.
+    """Converts the traffic between replicas to traffic between hosts.
 
     Args:
-        host_of: Host of each placed replica, or its section or group if these are drawn instead of hosts.
+        host_of: The host of each placed replica, or its section or group if these are drawn instead of hosts.
     """
 
     def hosts(names: Iterable[str]) -> frozenset[str]:
@@ -79,7 +79,7 @@ def host_traffic(traffic: Traffic, host_of: Mapping[str, str], strategy: Strateg
     count = sum(bundle.count for bundle in serve)
     return HostTraffic(
         ring=hosts(name for bundle in traffic.of(Pattern.RING) for name in bundle.sources),
-        # A single host exchanges only with itself, so it needs no trunk.
+        # A single host exchanges data only with itself, so no trunk is drawn for it.
         trunk=tuple((host, _port(host, sources, targets, traffic)) for host in sorted(trunk) if len(trunk) > 1),
         average=hosts(name for bundle in traffic.of(Pattern.AVERAGE) for name in bundle.sources),
         neighbours=_pairs(traffic, Pattern.NEIGHBOURS, host_of),
@@ -92,7 +92,9 @@ def host_traffic(traffic: Traffic, host_of: Mapping[str, str], strategy: Strateg
 
 
 def lay(grid: Grid, wiring: HostTraffic) -> Lines:
-    """Routes the traffic on a grid. Checkpoints come last, because they must avoid the exchange."""
+    """Routes the traffic on a grid. The edges of checkpoints are routed last, because they must avoid all other
+    edges.
+    """
     gutters = Gutters(grid)
     hops: list[Hop] = list(loop(grid, wiring.ring, gutters, RING))
     hops += loop(grid, wiring.average, gutters, AVERAGE)
@@ -108,7 +110,9 @@ def lay(grid: Grid, wiring: HostTraffic) -> Lines:
 
 
 def scaled(lines: Lines, scale: float) -> Lines:
-    """Returns the routes for a layer with the scale 1/`scale`, on which lines have the same width at any zoom."""
+    """Multiplies the coordinates of routes by `scale`. On a layer with the scale 1/`scale`, the routes keep their
+    positions, and their lines have the same width at any zoom.
+    """
 
     def path(points: tuple[Point, ...]) -> tuple[Point, ...]:
         return tuple((x * scale, y * scale) for x, y in points)
@@ -125,7 +129,7 @@ def scaled(lines: Lines, scale: float) -> Lines:
 
 
 def leaving_edges(traffic: Traffic, place_of: Mapping[str, str]) -> Counter[str]:
-    """Counts, for each section of the canvas, the edges of the exchange between it and other sections.
+    """Counts, for each section of the canvas, the edges of the exchange that connect the section to other sections.
 
     Args:
         place_of: Section of each placed replica.
@@ -153,7 +157,7 @@ def _port(host: str, sources: frozenset[str], targets: frozenset[str], traffic: 
 
 
 def _pairs(traffic: Traffic, pattern: Pattern, host_of: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    """Returns each pair of different hosts between which there are edges of a pattern, once."""
+    """Returns each pair of different hosts that edges of a pattern connect. Each pair occurs once."""
     found: dict[tuple[str, str], None] = {}
     for bundle in traffic.of(pattern):
         for source, target in bundle.pairs():

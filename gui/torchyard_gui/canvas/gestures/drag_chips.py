@@ -1,4 +1,4 @@
-"""Drags chips. A drop on a slot or host pins the replicas, and a drop outside all racks unpins them.
+"""The gesture that drags chips. A drop on a slot or host pins the replicas; a drop outside all racks unpins them.
 
 In the arrangement by group, a drop on a frame moves the replicas to that group, and a drop outside all frames makes a
 new group.
@@ -20,9 +20,11 @@ from torchyard_gui.theme.tokens import METRICS as M
 from torchyard_gui.widgets.gesture import Gesture
 
 Fits = Callable[[list[str], str], str]
-"""Returns why replicas cannot go to a target, or "" if they can."""
+"""Function that returns why replicas cannot be moved to a target, or "" if they can."""
 Effect = Callable[[list[str], str], str]
-"""Returns what a drop of replicas on a target does or would do, or "" if it changes nothing."""
+"""Function that returns a description of the effect of dropping replicas on a target, or "" if the drop changes
+nothing.
+"""
 
 GRIP = QPoint(M.slot_width // 4, M.slot_height // 2)
 """The position of the cursor within the dragged chip."""
@@ -31,7 +33,8 @@ GRIP = QPoint(M.slot_width // 4, M.slot_height // 2)
 class DragChips(Gesture):
     """Gesture that begins with a press on a chip.
 
-    After the drag distance, the chip is dragged. If it is selected, all selected chips are dragged.
+    Once the pointer has moved by Qt's start drag distance, the chip is dragged. If the chip is selected, all selected
+    chips are dragged.
     """
 
     cursor = Qt.CursorShape.ClosedHandCursor
@@ -49,7 +52,7 @@ class DragChips(Gesture):
         """Starts the gesture. If `fits` is None, chips can be clicked but not dragged.
 
         Args:
-            effect: Returns a description of a drop's effect, by default that the replicas are pinned.
+            effect: Returns a description of a drop's effect. The default describes the pinning of replicas.
         """
         self._view = view
         self._scene = scene
@@ -114,8 +117,8 @@ class DragChips(Gesture):
         return ghost
 
     def _aim(self, target: str, point: QPointF) -> None:
-        # The refusal is computed only when the target changes, because it would be too slow to compute it for every
-        # mouse move.
+        # The reason for a refusal is computed only when the target changes: computing it on every mouse move would be
+        # too slow.
         if target == self._target or self._ghost is None or self._fits is None:
             return
         self._target = target
@@ -128,9 +131,9 @@ class DragChips(Gesture):
         self._scene.set_target(target, not self._reason)
 
     def _swaps(self, there: str) -> bool:
-        """Returns whether a drop on the replica `there` swaps it with the dragged one.
+        """Returns whether a drop on the replica `there` swaps the positions of `there` and the dragged replica.
 
-        Both must be placed on the same number of GPUs.
+        Both replicas must be placed on the same number of GPUs.
         """
         own, other = self._scene.chip(self._pressed), self._scene.chip(there)
         if self._scene.by_group or own is None or other is None or len(self._names) > 1 or there in self._names:

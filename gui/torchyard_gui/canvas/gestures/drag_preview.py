@@ -1,7 +1,7 @@
 """The preview at the pointer during a drag: a stack of chips, and the effect of a drop or the reason for a refusal.
 
-Both parts are pixmap items, which are repainted only when their content changes, so that moving them runs almost no
-Python code.
+Both parts are pixmap items, which are repainted only when their content changes, so moving them runs almost no Python
+code.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from PySide6.QtWidgets import QGraphicsItem, QGraphicsPixmapItem, QGraphicsScene
 from torchyard_gui.canvas import paint_cache
 from torchyard_gui.canvas.geometry import Box
 from torchyard_gui.canvas.racks.chip_painting import ChipState, paint_chip
-from torchyard_gui.canvas.racks.content import ChipContent
+from torchyard_gui.canvas.racks.rack_content import ChipContent
 from torchyard_gui.theme.theme import theme
 from torchyard_gui.theme.tokens import METRICS as M
 
@@ -31,17 +31,18 @@ LINE = 16
 MOST_LINES = 4
 MOST_CHIPS = 3
 AWAY = (14.0, 18.0)
-"""Distance from the cursor to a caption without chips."""
+"""Offset in pixels from the cursor to the caption if there are no chips."""
 
 
 class DragPreview:
-    """Preview that stays in the scene until `remove` is called. Its size is the same at any zoom."""
+    """Preview that stays in the scene until `remove` is called. It has the same size on the screen at any zoom."""
 
     def __init__(self, scene: QGraphicsScene, chips: Sequence[ChipContent], grip: QPoint, ratio: float = 1.0):
         """Adds the preview to the scene.
 
         Args:
-            grip: Position of the pointer in the first chip. Without chips, only the caption is shown.
+            chips: The dragged chips. If there are none, only the caption is shown.
+            grip: Position of the pointer within the first chip.
         """
         self.caption = ""
         self.is_refused = False
@@ -54,7 +55,7 @@ class DragPreview:
         self._shift = AWAY
         self._size = (0, 0)
         self._captions: dict[tuple[str, bool], QPixmap] = {}
-        """Painted captions, which recur during a drag."""
+        """Cache of painted captions, because the same captions recur during a drag."""
         if chips:
             depth = min(len(chips), MOST_CHIPS)
             picture = self._paint_stack(chips[:depth], len(chips))
@@ -91,7 +92,7 @@ class DragPreview:
             self._words.setPos(left, top)
 
     def say(self, caption: str, refused: bool) -> None:
-        """Sets the caption. If it is a refusal, it has the colour of failures."""
+        """Sets the caption. With `refused`, the caption has the colour of failures."""
         if (caption, refused) == (self.caption, self.is_refused):
             return
         self.caption, self.is_refused = caption, refused

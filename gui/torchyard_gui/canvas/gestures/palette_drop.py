@@ -14,8 +14,8 @@ from torchyard_gui.widgets.gesture import Gesture
 
 
 class DropRole(Gesture):
-    """Drags a role. A drop on a rack adds a replica to its host; after a drop elsewhere, the planner places the new
-    replica.
+    """Gesture that drags a role. A drop on a rack adds a replica to its host; after a drop elsewhere, the planner
+    places the new replica.
     """
 
     def __init__(
@@ -72,13 +72,11 @@ MachineEffect = Callable[[str, Sequence[str]], tuple[str, bool]]
 
 
 class DropMachine(Gesture):
-    """Drags a machine type.
+    """Gesture that drags a machine type.
 
-    A drop on a replica applies the machine type to the replica's pool. A drop on a rack applies it to the pools of all
-    replicas on the host.
-
-    If the replica is one of several selected replicas, or if there is no rack at the pointer, the machine type is
-    applied to the pools of all selected replicas.
+    A drop on a replica applies the machine type to the replica's pool. If the replica is selected, the machine type is
+    applied to the pools of all selected replicas. A drop on a rack applies it to the pools of all replicas on the host.
+    A drop elsewhere applies it to the pools of all selected replicas.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Selects chips with a rubber band. While Ctrl or Shift is pressed, they are added to the selection."""
+"""The gesture that selects chips with a rubber band. Ctrl or Shift adds the chips to the previous selection."""
 
 from __future__ import annotations
 

@@ -13,12 +13,12 @@ from torchyard_gui.canvas.scene import TopologyScene
 from torchyard_gui.canvas.zoom_view import ZoomView
 
 CALM = 3
-"""Number of mouse moves without a change of the scene before the next move takes a snapshot."""
+"""A snapshot is taken after more than this number of mouse moves without a change of the scene."""
 
 
 class SnapshotCache(QObject):
-    """Cache that is used until `end` is called. A change of the scene discards the snapshot, and a new one is taken
-    after further mouse moves.
+    """Cache that is used until `end` is called. A change of the scene discards the snapshot, and a new snapshot is
+    taken after further mouse moves.
     """
 
     def __init__(self, view: ZoomView, scene: TopologyScene, carried: QGraphicsItem):
@@ -36,13 +36,13 @@ class SnapshotCache(QObject):
         scene.touched.connect(self.drop)
 
     def moved(self) -> None:
-        """Counts a mouse move. Takes a snapshot after enough moves without a change."""
+        """Counts a mouse move. Takes a snapshot after more than `CALM` moves without a change of the scene."""
         self._calm += 1
         if self._calm > CALM:
             self._take()
 
     def drop(self) -> None:
-        """Discards the snapshot if there is one. The scene is painted again."""
+        """Discards the snapshot, if there is one, and lets Qt paint racks and edges again."""
         self._calm = 0
         if self.is_taken:
             self.is_taken = False
@@ -60,7 +60,7 @@ class SnapshotCache(QObject):
         seen = [item for item in self._above if item.isVisible()]
         for item in seen:
             item.setVisible(False)
-        # With these flags, child widgets of the viewport, such as the zoom buttons, are not included.
+        # Without the flag DrawChildren, child widgets of the viewport, such as the zoom buttons, are not rendered.
         viewport.render(picture, QPoint(), QRegion(), QWidget.RenderFlag.DrawWindowBackground)
         for item in seen:
             item.setVisible(True)

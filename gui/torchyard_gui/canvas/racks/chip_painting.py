@@ -14,7 +14,7 @@ from torchyard_gui.canvas import labels, paint_cache
 from torchyard_gui.canvas.geometry import Box
 from torchyard_gui.canvas.level_of_detail import Level
 from torchyard_gui.canvas.live_state import ReplicaLiveState
-from torchyard_gui.canvas.racks.content import ChipContent
+from torchyard_gui.canvas.racks.rack_content import ChipContent
 from torchyard_gui.theme.theme import theme
 from torchyard_gui.theme.tokens import METRICS as M
 
@@ -23,26 +23,26 @@ SIDE = 6
 """Horizontal padding of a chip in pixels."""
 TEXT_X = SIDE + M.badge + 3
 TEXT_END = 4
-"""Distance of the second line from the right border in pixels."""
+"""Distance in pixels between a chip's second line of text and the right border of the chip."""
 MARK = 13
 COARSE_METER = 6
-"""Height of a meter at a low zoom."""
+"""Height of a chip's meter at a low zoom, in pixels."""
 STATE_MARKS = {"succeeded", "stopped", "pending", "waiting", "starting", "restarting", "stopping"}
 """States whose mark is shown on a chip that is not tinted. A running replica has no mark."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChipState:
-    """The properties that determine a chip's appearance apart from its content: selection, pointer, focus, drag,
-    problem and move.
+    """What determines the appearance of a chip besides its content: whether the chip is selected, hovered, focused or
+    dragged, and whether its replica has a problem or has moved.
     """
 
     selected: bool = False
     hovered: bool = False
     focused: bool = False
-    """Whether the chip has the keyboard focus, which is shown by a different ring than the selection."""
+    """Whether the chip has the keyboard focus. The ring of the focus differs from that of the selection."""
     lifted: bool = False
-    """Whether the chip is being dragged. If so, the preview at the pointer shows it."""
+    """Whether the chip is being dragged. If so, it is pale, because the preview at the pointer also shows it."""
     problem: str = ""
     moved: bool = False
     """Whether the planner has just moved the replica."""
@@ -60,7 +60,7 @@ def paint_chip(
     level: Level = Level.FULL,
     live: bool = False,
 ) -> None:
-    """Paints all pieces of a replica's chip. Pieces after the first one show only the badge and the number again."""
+    """Paints all pieces of a replica's chip. The first piece shows everything, the others only badge and number."""
     if state.lifted:
         painter.setOpacity(0.35)
     tint = _tint(look)
@@ -158,7 +158,7 @@ def _paint_low(
     state: ChipState,
     tint: str,
 ) -> None:
-    """Paints a chip with a single line, for replicas that run on CPUs."""
+    """Paints a low chip with a single line of text, for a replica that runs on CPUs."""
     paint_cache.put_badge(painter, chip.role, box.x + SIDE, box.y + 6, M.badge)
     x = box.x + TEXT_X
     baseline = box.y + 18.5
@@ -182,10 +182,10 @@ def _paint_low(
 
 
 def fitting(text: str, look: ReplicaLiveState | None, room: int, weight: int) -> str:
-    """Returns the second line, shortened to the available width.
+    """Returns the second line of a chip's text, shortened to the available width.
 
-    If the replica's state is unknown and the line does not fit, only the time of the last report is shown, if it is
-    known.
+    If the line does not fit and the replica's state is unknown, the line is replaced with the time of the last report,
+    if this time is known.
     """
     if look is not None and paint_cache.width_of(text, "tiny", weight) > room:
         text = look.stale_since if look.is_unknown and look.stale_since else labels.shorter(text)
@@ -193,7 +193,7 @@ def fitting(text: str, look: ReplicaLiveState | None, room: int, weight: int) ->
 
 
 def _second_line(chip: ChipContent, look: ReplicaLiveState | None, tint: str) -> tuple[str, str, int]:
-    """Returns the text, the colour token and the font weight of the second line."""
+    """Returns the text, the colour token and the font weight of a chip's second line of text."""
     if look is None:
         return labels.where(chip), "text2", 0
     if look.is_unknown:
@@ -216,7 +216,7 @@ def _mark_of(look: ReplicaLiveState | None, tint: str, state: ChipState) -> str:
 
 
 def _paint_coarse(painter: QPainter, box: Box, chip: ChipContent, look: ReplicaLiveState | None, tint: str) -> None:
-    """Paints a chip at a low zoom: its badge and number, both enlarged.
+    """Paints a chip at a low zoom, with its badge and number enlarged.
 
     A wide chip also has a mark for a problem or an unknown state.
     """
@@ -241,7 +241,7 @@ def _coarse_number(chip: ChipContent) -> tuple[str, int]:
 
 
 def meter_box(box: Box, chip: ChipContent, level: Level) -> QRectF:
-    """Returns the rectangle of a meter, which is below the text or, in a low chip, beside the enlarged number."""
+    """Returns the rectangle of a chip's meter, which is below the text, or beside it in a low chip at a low zoom."""
     inset = 4
     height = COARSE_METER if level is Level.COARSE else M.meter
     if level is Level.COARSE and box.height < M.slot_height:
@@ -262,7 +262,7 @@ def _paint_meter(painter: QPainter, box: QRectF, meter: float, tint: str) -> Non
 
 
 def _paint_more(painter: QPainter, box: Box, chip: ChipContent, level: Level) -> None:
-    """Paints a piece after the first one of a replica whose GPUs are not adjacent, with a pale badge and number."""
+    """Paints a further piece of the chip of a replica whose GPUs are not adjacent, with a pale badge and number."""
     painter.save()
     painter.setOpacity(painter.opacity() * 0.55)
     paint_cache.put_badge(painter, chip.role, box.x + SIDE, box.middle[1] - M.badge / 2, M.badge)

@@ -1,4 +1,4 @@
-"""The frame of a cluster around the racks of its nodes, with its name and a summary."""
+"""The frame of a cluster around the racks of its nodes, with the cluster's name and a summary of the nodes."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from torchyard_gui.theme.tokens import METRICS as M
 BESIDE = 22.0
 """Distance between the racks or edges and the frame."""
 HEAD = 34.0
-"""Height of the space for the name, above the racks and edges."""
+"""Height of the space for the cluster's name, above the racks and edges."""
 
 
 class ClusterFrame(QGraphicsRectItem):
-    """Item of a frame, which is behind the racks. Its heading has the same size at any zoom up to 1."""
+    """Graphics item of a cluster's frame behind the racks. The heading has a constant screen size up to zoom 1."""
 
     def __init__(self, ground: QGraphicsItem):
         super().__init__(ground)

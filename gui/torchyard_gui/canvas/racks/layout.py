@@ -27,7 +27,7 @@ LINE = M.line
 MARGIN = 24
 """Margin around all racks."""
 TRAY_MOST = 40
-"""Maximum number of chips in the tray. If there are more, a line below them says how many."""
+"""Maximum number of chips shown in the tray. A line below the chips says how many more there are."""
 
 
 @dataclass(frozen=True)
@@ -47,12 +47,14 @@ class RackLayout:
 
     @property
     def across(self) -> int:
-        """Number of slots, or of chips as wide as a slot, in a row."""
+        """The number of columns of slots, or of chips as wide as a slot."""
         return round((self.width - 2 * PAD + M.slot_gap) / SLOT_ACROSS)
 
     @property
     def slots_top(self) -> float:
-        """Vertical position of the first row of slots and chips, below the header and, in the tray, the reasons."""
+        """Vertical position of the first row of slots and chips, which is below the header. In the tray, it is also
+        below the reasons.
+        """
         tops = [box.y for box in self.slots.values()] + [box.y for boxes in self.chips.values() for box in boxes]
         return min(tops, default=self.rule)
 
@@ -78,7 +80,9 @@ class RackLayout:
 
 
 def lay_rack(gpus: Sequence[int], on_gpus: Sequence[tuple[str, tuple[int, ...]]], on_cpus: Sequence[str]) -> RackLayout:
-    """Lays out a rack: slots of the GPUs by index, chips on them, and chips of replicas without GPUs."""
+    """Lays out a rack: the slots of the GPUs, the chips on these slots, and the chips of replicas without GPUs. Slots
+    are identified by GPU index.
+    """
     slots = {gpu: _slot(position) for position, gpu in enumerate(gpus)}
     positions = {gpu: position for position, gpu in enumerate(gpus)}
     chips = {name: pieces([positions[gpu] for gpu in indices if gpu in positions]) for name, indices in on_gpus}
@@ -98,9 +102,7 @@ def lay_rack(gpus: Sequence[int], on_gpus: Sequence[tuple[str, tuple[int, ...]]]
 
 
 def lay_tray(names: Sequence[str], lines: int) -> RackLayout:
-    """Lays out the tray, which holds the replicas that are not placed, with space for `lines` lines of reasons above
-    them.
-    """
+    """Lays out the tray of unplaced replicas. Above the chips, there is space for `lines` lines of reasons."""
     words = Box(PAD, M.rack_header, INNER, lines * LINE)
     top = words.bottom + (PAD if lines else 0)
     shown = names[:TRAY_MOST]
@@ -113,7 +115,7 @@ def lay_tray(names: Sequence[str], lines: int) -> RackLayout:
 
 
 def group_columns(largest: int) -> int:
-    """Returns the number of chips in a row of a group frame, which is the same for all frames.
+    """Returns the number of chips in each row of a group frame. The number is the same for all frames.
 
     If the groups are small, there are four chips in a row, as in racks. Otherwise, the number is chosen such that the
     frame of the largest group is approximately square.
@@ -130,7 +132,7 @@ def lay_group(names: Sequence[str], across: int) -> RackLayout:
 
 
 def pieces(positions: Sequence[int]) -> tuple[Box, ...]:
-    """Returns the boxes that cover the slots at these positions, the widest first.
+    """Returns the boxes that cover the slots at the given positions. The widest box comes first.
 
     A box covers a part of a row, or equal parts of consecutive rows.
     """
@@ -198,7 +200,7 @@ class Heading:
 
 @dataclass(frozen=True)
 class Grid:
-    """Racks in rows and columns. Racks of the same row are aligned at their tops."""
+    """Racks in rows and columns. The racks of a row are top-aligned."""
 
     columns: int
     cells: tuple[Cell, ...] = ()
@@ -269,10 +271,10 @@ def arrange(
 
 
 def best_columns(heights: Sequence[float], width: float, height: float, rack_width: float = M.rack) -> int:
-    """Returns the number of columns at which racks of these heights appear largest in a view, up to full size.
+    """Returns the number of columns at which racks of the given heights appear largest in a view, up to full size.
 
-    Of several arrangements with the same size, the one that is closest to a square is chosen, because it keeps the
-    edges of a ring short; of two such arrangements, the wider one.
+    Among arrangements in which the racks appear equally large, the one with the most similar numbers of rows and
+    columns is chosen, because it keeps the edges of a ring short. Of two such arrangements, the wider one is chosen.
     """
     number = len(heights)
     if number <= 1 or width <= 0 or height <= 0:
@@ -301,12 +303,12 @@ MOST_ACROSS = 12
 def arrange_sections(
     heights: Mapping[str, float], sections: Mapping[str, Sequence[str]], shape: tuple[int, int]
 ) -> Grid:
-    """Arranges racks in sections, each with a heading; the section "" has none.
+    """Arranges racks in sections, each with a heading. The section "" has no heading.
 
     Args:
         heights: Height of each rack by its key.
         sections: Keys of the racks by section.
-        shape: Number of sections side by side, and of racks in a row of a section.
+        shape: (number of sections side by side, number of racks in each row of a section).
     """
     beside, across = shape
     pitch = M.rack + M.gap_across
@@ -362,7 +364,7 @@ def best_shape(
         return round(min(1.0, width / along, height / down), 3), across
 
     most = min(max(map(len, racks), default=1), MOST_ACROSS)
-    least = min(most, SLOTS_ACROSS)  # In a narrower section, there would be no space for the heading's text.
+    least = min(most, SLOTS_ACROSS)  # A narrower section would have no space for the text of its heading.
     return max(
         ((beside, across) for beside in range(1, len(racks) + 1) for across in range(least, most + 1)), key=merit
     )

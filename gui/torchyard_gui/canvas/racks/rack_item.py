@@ -1,8 +1,8 @@
-"""Graphics item of a host, the tray or the frame of a group, which also draws the chips on it.
+"""Graphics item of a host, of the tray or of the frame of a group. The item also draws the chips on the rack.
 
 A single item per host keeps the canvas fast with a thousand replicas. Qt caches the item's pixmap (device cache), so
-that panning and dragging run no Python code. Unless racks are shown as tiles, a changed chip repaints only its own
-rectangle and, if the use of the rack changes, the header.
+panning and dragging run no Python code of the item. Unless racks are shown as tiles, a changed chip repaints only its
+own rectangle and, if the use of the rack changes, the header.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from torchyard_gui.canvas.geometry import Box
 from torchyard_gui.canvas.level_of_detail import Level, level_of
 from torchyard_gui.canvas.live_state import HostLiveState, ReplicaLiveState
 from torchyard_gui.canvas.racks.chip_painting import ChipState, paint_chip
-from torchyard_gui.canvas.racks.content import ChipContent, RackContent
 from torchyard_gui.canvas.racks.layout import INNER
+from torchyard_gui.canvas.racks.rack_content import ChipContent, RackContent
 from torchyard_gui.canvas.racks.rack_painting import (
     SHADE,
     paint_body,
@@ -36,7 +36,7 @@ ROUND = 5
 
 
 class RackItem(QGraphicsRectItem):
-    """Item of one RackContent. It is derived from a rectangle item so that Qt computes its bounds in C++."""
+    """Graphics item of one RackContent. It derives from QGraphicsRectItem so that Qt computes its bounds in C++."""
 
     def __init__(self, content: RackContent):
         super().__init__()
@@ -99,7 +99,9 @@ class RackItem(QGraphicsRectItem):
         return QRectF(-2, -2, layout.width + 4, layout.height + 4 + SHADE)
 
     def pieces(self, name: str) -> tuple[Box, ...]:
-        """Returns the boxes of a replica's chip, or of its cells if racks are tiles; none if it is not drawn."""
+        """Returns the boxes of a replica's chip or, if racks are shown as tiles, of its cells. The tuple is empty if
+        the replica is not drawn.
+        """
         if level_of(self._zoom) is Level.TILE:
             return tuple(box for cell, box in cells(self.content, self._zoom) if cell == name)
         return self.content.layout.chips.get(name, ())
@@ -114,14 +116,14 @@ class RackItem(QGraphicsRectItem):
     def slot_at(self, x: float, y: float) -> int | None:
         """Returns the index of the GPU whose slot is at a point.
 
-        Returns None if there is none, and if racks are shown as tiles.
+        Returns None if there is no slot at the point, or if racks are shown as tiles.
         """
         return None if self._is_tile else self.content.layout.slot_at(x, y)
 
     def tooltip_at(self, x: float, y: float) -> str:
         """Returns the tool tip of a slot or, outside the slots, that of the rack.
 
-        It is "" for the tray, for frames of groups, and for chips, whose tool tips the scene provides.
+        Returns "" for the tray, for frames of groups, and for chips. The scene provides the tool tips of chips.
         """
         if self.content.is_tray or self.content.group is not None or self.chip_at(x, y):
             return ""
@@ -160,7 +162,7 @@ class RackItem(QGraphicsRectItem):
     def _paint_slots(self, painter: QPainter, seen: Box, level: Level) -> None:
         taken = {gpu for chip in self.content.chips for gpu in chip.gpus}
         holders = self.host.holders if self.host is not None else {}
-        # A live run shows its own use of GPUs, not the users that the last check of the hosts found.
+        # A live run shows the run's own use of GPUs, not the users that the last check of the hosts found.
         live = self._states is not None
         for gpu, box in self.content.layout.slots.items():
             if gpu in taken or not box.meets(seen):
@@ -198,7 +200,9 @@ MOST_LINES = 6
 
 
 def reason_lines(reasons: tuple[str, ...]) -> tuple[str, ...]:
-    """Returns the reasons in the tray, limited to a few lines. The list of problems contains all reasons."""
+    """Wraps the reasons why replicas could not be placed into lines for the tray, and keeps at most `MOST_LINES`. The
+    list of problems contains the reasons in full.
+    """
     lines = [line for reason in reasons for line in paint_cache.wrapped(reason, INNER, "small")]
     if len(lines) > MOST_LINES:
         lines = [*lines[: MOST_LINES - 1], f"{lines[MOST_LINES - 1]} …"]

@@ -1,4 +1,4 @@
-"""The layer of racks: their positions and hit tests, in scene coordinates."""
+"""The layer of racks, with their positions and hit tests in scene coordinates."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from PySide6.QtCore import QPointF, QRectF, QSizeF
 from PySide6.QtWidgets import QGraphicsItem
 
 from torchyard_gui.canvas.geometry import Box
-from torchyard_gui.canvas.racks.content import TRAY, RackContent
 from torchyard_gui.canvas.racks.layout import Grid, arrange, arrange_sections, best_columns, best_shape
+from torchyard_gui.canvas.racks.rack_content import TRAY, RackContent
 from torchyard_gui.canvas.racks.rack_item import RackItem
 from torchyard_gui.canvas.racks.section_heading import SectionHeading
 from torchyard_gui.theme.tokens import METRICS as M
 
 
 class RackLayer(Mapping[str, RackItem]):
-    """The racks by key: the hosts in the order of the fleet, or the frames of groups, and then the tray."""
+    """The racks by key: first the hosts in fleet order, or the frames of groups, then the tray."""
 
     def __init__(self, ground: QGraphicsItem):
         self.grid = Grid(1)
@@ -74,7 +74,7 @@ class RackLayer(Mapping[str, RackItem]):
         """
         heights = {key: item.content.layout.height for key, item in self._items.items()}
         keep = keep and self._room.width() == self._placed_in.width()
-        # The number of columns changes only with the hosts or the view, so that racks stay in place during a gesture.
+        # The number of columns changes only with the hosts or the view's size, so racks stay in place during a gesture.
         width = max((item.content.layout.width for item in self._items.values()), default=M.rack)
         room = (self._room.width(), self._room.height())
         occasion = (tuple(heights), *room)
@@ -166,8 +166,8 @@ class RackLayer(Mapping[str, RackItem]):
     def target_at(self, point: QPointF) -> str:
         """Returns the target of a drop: "gpu-b:2" on a slot, "gpu-b" on a rack, or "" to let the planner choose.
 
-        In the arrangement by group, it is "trainers:1/worker-5" on a chip, "trainers:1" on a frame, or "" for a new
-        group.
+        In the arrangement by group, the target is "trainers:1/worker-5" on a chip, "trainers:1" on a frame, or "" for a
+        new group.
         """
         x, y = point.toTuple()
         cell = self.grid.cell_at(x, y)

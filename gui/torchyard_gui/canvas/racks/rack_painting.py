@@ -1,4 +1,4 @@
-"""Paints racks: the header with state, GPUs and use, the slots, the footer with CPUs, and the tray."""
+"""Paints racks: the header (state, GPUs and utilization), the slots, the footer (CPUs), and the tray."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from torchyard_gui.canvas import labels, paint_cache
 from torchyard_gui.canvas.geometry import Box
 from torchyard_gui.canvas.level_of_detail import Level
 from torchyard_gui.canvas.live_state import HostLiveState
-from torchyard_gui.canvas.racks.content import RackContent
 from torchyard_gui.canvas.racks.layout import LINE, PAD, TRAY_MOST
+from torchyard_gui.canvas.racks.rack_content import RackContent
 from torchyard_gui.theme.theme import theme
 from torchyard_gui.theme.tokens import METRICS as M
 
@@ -39,9 +39,9 @@ def paint_body(painter: QPainter, rack: RackContent) -> None:
 def paint_header(
     painter: QPainter, rack: RackContent, host: HostLiveState | None, use: str, level: Level, live: bool
 ) -> None:
-    """Paints the header with the state, name, GPUs and use of a host; at a low zoom, without the models of the GPUs.
+    """Paints the header with the state, name, GPU models and use of a host. At a low zoom, the models are omitted.
 
-    The header of a group's frame contains its name and its number of replicas.
+    The header of a group's frame contains the group's name and number of replicas.
     """
     if rack.group is not None:
         _paint_group_header(painter, rack, use, level)
@@ -80,7 +80,7 @@ def _paint_group_header(painter: QPainter, rack: RackContent, use: str, level: L
 
 
 def _fitting(rack: RackContent, use: str, room: float) -> str:
-    """Returns the text about the use of the rack, shortened if the header is too narrow for the full text."""
+    """Returns the text about the use of the rack, or a shorter text if the header is too narrow for the full one."""
     beside = (
         paint_cache.width_of(_name(rack), "strong") + 9 + paint_cache.width_of(labels.gpu_kinds(rack), "small") + 10
     )
@@ -110,8 +110,8 @@ def paint_slot(
 ) -> None:
     """Paints a slot without a chip, with the number of its GPU.
 
-    The outline is dashed if it is unknown whether the GPU is in use. If the GPU is in use, the slot is hatched and
-    shows the text `holder` instead of the number. At a low zoom, there is no text.
+    If it is unknown whether the GPU is in use, the outline is dashed. If the GPU is in use, the slot is hatched and
+    shows the text `holder` instead of the number. At a low zoom, the slot has no text.
     """
     rect = QRectF(box.x + 0.5, box.y + 0.5, box.width - 1, box.height - 1)
     unknown = unknown and holder is None
@@ -137,8 +137,10 @@ def paint_slot(
 
 
 def paint_footer(painter: QPainter, rack: RackContent) -> None:
-    """Paints the footer with the CPUs and the memory."""
+    """Paints the footer with the CPUs and the memory, unless the rack is a cluster's node with unknown CPUs."""
     layout = rack.layout
+    if rack.cluster and rack.cpus is None:
+        return
     painter.setPen(paint_cache.outline("hair"))
     painter.drawLine(QPointF(PAD, layout.rule + 0.5), QPointF(layout.width - PAD, layout.rule + 0.5))
     baseline = layout.footer.y + 20
@@ -156,7 +158,7 @@ def _pair(painter: QPainter, x: float, baseline: float, label: str, value: str) 
 
 
 def paint_reasons(painter: QPainter, rack: RackContent, lines: tuple[str, ...]) -> None:
-    """Paints the reasons in the tray, and the number of chips that are not shown."""
+    """Paints the reasons why the tray's replicas are not placed, and the number of chips that are not shown."""
     box = rack.layout.words
     if box is not None:
         for number, line in enumerate(lines):

@@ -21,7 +21,9 @@ OVER_EDGES = 1.5
 
 
 class SectionHeading(QGraphicsRectItem):
-    """Item of a heading. Its text has the same size at any zoom up to 1, and is shortened to the section's width."""
+    """Graphics item of a section's heading. The text has a constant size on the screen up to zoom 1, and is elided to
+    the section's width.
+    """
 
     def __init__(self, name: str):
         super().__init__()
@@ -55,7 +57,7 @@ class SectionHeading(QGraphicsRectItem):
             self.update()
 
     def text_rect(self) -> QRectF:
-        """Returns the box of the text, in scene coordinates."""
+        """Returns the box of the heading's text, in scene coordinates."""
         zoom = min(self._zoom, 1.0)
         name, summary = self._texts()
         width = paint_cache.width_of(name, "strong")
@@ -64,7 +66,7 @@ class SectionHeading(QGraphicsRectItem):
         return QRectF(self._box.x - PAD / zoom, top, (width + 2 * PAD) / zoom, (ASCENT + DESCENT) / zoom)
 
     def _texts(self) -> tuple[str, str]:
-        """Returns the name and the summary, shortened to the section's width."""
+        """Returns the section's name and summary, elided to the width of the section."""
         width = int(self._box.width * min(self._zoom, 1.0))
         name = paint_cache.elided(self.name, width, "strong")
         left = width - paint_cache.width_of(name, "strong") - GAP
@@ -72,7 +74,7 @@ class SectionHeading(QGraphicsRectItem):
 
     def paint(self, painter: QPainter, option: QStyleOptionGraphicsItem, widget: QWidget | None = None) -> None:
         zoom = min(self._zoom, 1.0)
-        painter.fillRect(self.text_rect(), theme().brush("s0"))  # Lines between hosts pass behind the text.
+        painter.fillRect(self.text_rect(), theme().brush("s0"))  # Hides lines between hosts that cross the text.
         painter.translate(self._box.x, self._box.bottom)
         painter.scale(1 / zoom, 1 / zoom)
         name, summary = self._texts()

@@ -1,4 +1,6 @@
-"""The sections of a canvas with many hosts: hosts with the same value of a label form a section with one heading."""
+"""The sections of a canvas with many hosts. Hosts with the same value of a label form a section with a common
+heading.
+"""
 
 from __future__ import annotations
 
@@ -10,19 +12,19 @@ from PySide6.QtCore import QCoreApplication
 from torchyard_core.topology.host_facts import HostFacts
 
 SECTIONS_FROM = 17
-"""Minimum number of hosts on the canvas at which they are divided into sections."""
+"""If there are fewer hosts than this on the canvas, they are not divided into sections."""
 RACK_LABEL = "rack"
 NO_PLACES = ("machine",)
 """Labels by which hosts are never divided into sections."""
 
 
 def sections_of(hosts: Sequence[HostFacts]) -> dict[str, str]:
-    """Returns the section of each host: its value of the label by which the hosts are divided.
+    """Returns the name of each host's section, by host. Hosts with the same value of one label form a section.
 
-    A label divides the hosts if more than half of them have it, and if its number of values is at least two and at most
-    half the number of hosts. Of such labels, `rack` is used, or else the most frequent one. Hosts without the label are
-    in a separate section. There are no sections if there is no such label or if there are fewer than `SECTIONS_FROM`
-    hosts.
+    A label can divide the hosts if more than half of them have the label, and if the number of its values is at least
+    two and at most half the number of hosts. Of such labels, `rack` is preferred, and then the most frequent label.
+    Hosts without the label form a separate section. Returns an empty dictionary if no label can divide the hosts, or if
+    there are fewer than `SECTIONS_FROM` hosts.
     """
     if len(hosts) < SECTIONS_FROM:
         return {}
@@ -44,5 +46,5 @@ def sections_of(hosts: Sequence[HostFacts]) -> dict[str, str]:
 
 
 def labels_missing(label: str) -> str:
-    """Returns the name of the section for hosts that have no label."""
+    """Returns the name of the section for hosts that lack the given label."""
     return QCoreApplication.translate("Canvas", "no label “{label}”").format(label=label)

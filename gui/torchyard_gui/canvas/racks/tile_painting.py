@@ -13,18 +13,18 @@ from PySide6.QtGui import QColor, QPainter
 from torchyard_gui.canvas import labels, paint_cache
 from torchyard_gui.canvas.geometry import Box
 from torchyard_gui.canvas.live_state import HostLiveState, ReplicaLiveState
-from torchyard_gui.canvas.racks.content import RackContent
+from torchyard_gui.canvas.racks.rack_content import RackContent
 from torchyard_gui.canvas.racks.rack_painting import host_mark
 from torchyard_gui.theme.theme import theme
 
 STEPS = 5
-"""The number of steps between the shade of an idle GPU and that of a busy one."""
+"""The number of steps between the shade of an idle GPU and that of a GPU under full load."""
 TROUBLE = ("fail", "wait")
 BADGE = 0.86
 """Size of a role's badge in a cell, as a fraction of the cell."""
 BADGE_FROM = 7.0
-"""Minimum size of a badge in screen pixels. If a badge would be smaller, the cell is filled partly, depending on the
-role.
+"""Minimum size of a badge in screen pixels. If a badge would be smaller, part of the cell is filled instead, depending
+on the role.
 """
 
 
@@ -37,7 +37,7 @@ def paint_tile(
     zoom: float,
     moved: frozenset[str] = frozenset(),
 ) -> None:
-    """Paints a rack in its own coordinates.
+    """Paints a rack as a tile, in the rack's coordinates.
 
     Text, gaps and corners have the same size on the screen at any `zoom`.
     """
@@ -172,12 +172,14 @@ NAME_HEIGHT = 17
 PAD = 5
 GAP = 1.5
 NO_NAME_BELOW = 0.12
-"""The zoom below which names cannot be read, so the cells use their space."""
+"""The zoom below which names are omitted, because they would not be readable, and the cells use their space."""
 ACROSS = 4
 
 
 def cells(rack: RackContent, zoom: float) -> list[tuple[str, Box]]:
-    """Returns the cells of slots and of replicas without a slot, each with the name of its replica, or "" if free."""
+    """Returns the cells of slots and of replicas without a slot, each with the name of its replica, or "" if the slot
+    is free.
+    """
     of_gpu = {gpu: chip.name for chip in rack.chips for gpu in chip.gpus}
     names = [of_gpu.get(gpu, "") for gpu in rack.layout.slots]
     names += [chip.name for chip in rack.chips if not chip.gpus or rack.is_tray or rack.group is not None]

@@ -1,4 +1,4 @@
-"""The dock below a run that shows the logs of its replicas. The user can choose logs, follow and search them.
+"""The dock below a run that shows the logs of its replicas. The user can choose logs, follow them and search them.
 
 While the dock is closed, it shows only the last line of one log.
 """
@@ -26,14 +26,14 @@ SETTLE_MS = 120
 loaded.
 """
 MOST_LOGS = 64
-"""Maximum number of logs that are read together. It is limited because each log queries its host repeatedly."""
+"""Maximum number of logs that are open at once. There is a limit because each open log queries its host repeatedly."""
 
 Log = tuple[str, str, int]
 """A log, given by its replica, host and local rank."""
 
 
 class LogDock(QWidget):
-    """Opens logs when they are needed. While the dock is closed, only the log whose last line it shows is open."""
+    """The log dock. While the dock is closed, only the log whose last line is shown is open."""
 
     opened_changed = Signal(bool)
 
@@ -45,7 +45,7 @@ class LogDock(QWidget):
         self._remark = ""
         self._is_open = False
         self._by_user = False
-        """Whether the user chose the replica. If so, a failure of another replica does not change the choice."""
+        """Whether the user chose the replica. If so, the failure of another replica does not change the choice."""
         self._settle = QTimer(self, singleShot=True, interval=SETTLE_MS)
         self._settle.timeout.connect(self._open_logs)
 
@@ -100,8 +100,8 @@ class LogDock(QWidget):
             self._settle.start()
 
     def set_run(self, feed: RunFeed | None) -> None:
-        """Switches to another run, initially to the log of its first failed replica or, if none has failed, of its
-        first replica.
+        """Switches to another run. Initially shows the log of the run's first failed replica or, if none has failed, of
+        its first replica.
         """
         self._run_feed = feed
         self._by_user = False
@@ -113,10 +113,10 @@ class LogDock(QWidget):
         self.refresh()
 
     def refresh(self) -> None:
-        """Updates the replicas in the choice of logs.
+        """Updates the list of replicas whose logs can be chosen.
 
-        Unless the user has chosen a log, the log of the first failed replica is shown or, if none has failed, that of
-        the first replica.
+        Unless the user has chosen a log, shows the log of the first failed replica or, if none has failed, of the first
+        replica.
         """
         if self._run_feed is None:
             return
@@ -191,7 +191,7 @@ class LogDock(QWidget):
         self.show_replica(log.partition(".")[0])
 
     def _wanted(self) -> list[Log]:
-        """Returns the logs that should be open now."""
+        """Returns the logs that must be open now."""
         if self._run_feed is None:
             return []
         picture = self._run_feed.picture
@@ -211,7 +211,7 @@ class LogDock(QWidget):
         self._last.setText("")
         run, picture = self._run_feed.run, self._run_feed.picture
         self._feeds = {(name, host, rank): self._model.log(run, host, name, rank) for name, host, rank in wanted}
-        # Each log has the name of its file on the host.
+        # A log is named after its file on the host.
         names = [name if picture.ranks_of(name) == 1 else f"{name}.{rank}" for name, _, rank in wanted]
         self.view.set_feeds(list(self._feeds.values()), names)
         count = sum(picture.ranks_of(name) for name in self.replica.names if name in picture.tracks)
@@ -246,7 +246,7 @@ class LogDock(QWidget):
         self._say_matches()
 
     def _say_matches(self) -> None:
-        """Shows the number of the current match and the number of all matches, as far as they are known."""
+        """Shows the number of the current match and the number of all matches, if they are known."""
         counted = self.view.match_count
         if self._was_found is None:
             return

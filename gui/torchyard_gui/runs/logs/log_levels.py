@@ -1,4 +1,4 @@
-"""The level of a log line (error, warning, debug, or other), which its text shows, and its colour."""
+"""Determines the level of a log line (error, warning, debug, or other) from its text, and the colour of the level."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ _LEVELS = (
 
 
 def color_token(text: str) -> str:
-    """Returns the theme's name for the colour of a line with this text."""
+    """Returns the name of the colour token for a line with this text."""
     return next((token for token, pattern in _LEVELS if pattern.search(text)), "text")

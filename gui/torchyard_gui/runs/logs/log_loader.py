@@ -63,7 +63,7 @@ class LogLoader(QObject):
         """Searches for the next match of a string. A search in progress is replaced.
 
         Args:
-            done: Called with the place of the match, or None if there is none.
+            done: Called with the place of the match, or with None if there is no match.
         """
         self.cancel_search()
         if self.matches is not None and self.matches.text == text:

@@ -1,4 +1,4 @@
-"""Merges logs by time. The logs may have any length, because only the pages that are needed are loaded.
+"""Merges logs by time. The logs may have any length, because only the required pages are loaded.
 
 Times come from the hosts' clocks, so lines from different hosts are ordered only as accurately as their clocks agree.
 """
@@ -15,7 +15,9 @@ from torchyard_core.launch.runs.log_times import LogTimes
 from torchyard_gui.runs.logs.paged_log import KEPT, Line, MissingPage, PagedLog
 
 Place = tuple[float, int, int]
-"""Where a line begins: seconds since 1970, log number, and byte offset. Places sort in the order of the merged log."""
+"""The place where a line begins: (seconds since 1970, log number, byte offset). Places sort in the order of the merged
+log.
+"""
 
 TOP: Place = (-1.0, -1, 0)
 END: Place = (math.inf, -1, 0)
@@ -38,7 +40,7 @@ class PlacedLine:
 
 
 class MissingPages(Exception):
-    """Raised if pages must be loaded first. `pieces` contains them as (log number, offset)."""
+    """Raised if pages must be loaded first. `pieces` contains the missing pages as (log number, offset)."""
 
     def __init__(self, pieces: list[tuple[int, int]]):
         super().__init__(pieces)
@@ -59,7 +61,7 @@ class MergedLog:
         """Creates the merged log without loaded pages.
 
         Args:
-            times: Times of the lines in each log, by the name of the log. They are updated while the log grows.
+            times: Times of the lines in each log, by the name of the log. Each LogTimes is updated while its log grows.
         """
         times = times or {}
         kept = max(LEAST_KEPT, KEPT // max(1, len(times)))
@@ -85,7 +87,7 @@ class MergedLog:
         return (self._logs[number].times.time(offset), number, offset)
 
     def offset(self, number: int, place: Place) -> int:
-        """Returns the offset of the first byte at or after a place in a log."""
+        """Returns the offset of a log's first byte that is at or after a place of the merged log."""
         when, whose, at = place
         log = self._logs[number]
         if number == whose:
@@ -94,7 +96,7 @@ class MergedLog:
         return log.pieces.size if found is None else min(found, log.pieces.size)
 
     def line_from(self, number: int, place: Place) -> int:
-        """Returns the offset of the first line at or after a place in a log.
+        """Returns the offset of a log's first line that is at or after a place of the merged log.
 
         If the page in which the line begins is not loaded, this is the offset of a byte within the line.
         """
@@ -123,7 +125,7 @@ class MergedLog:
         return found
 
     def back(self, place: Place, count: int) -> Place:
-        """Returns the place `count` lines before a place, or the place of the first line.
+        """Returns the place `count` lines before a place, or the place of the first line if there are fewer lines.
 
         Raises MissingPages if pages must be loaded first.
         """
@@ -142,7 +144,7 @@ class MergedLog:
         return place
 
     def last_page(self, count: int) -> Place:
-        """Returns the place from which `count` lines remain until the end.
+        """Returns the place at which the last `count` lines begin.
 
         Raises MissingPages if pages must be loaded first.
         """
@@ -161,7 +163,7 @@ class MergedLog:
         return sum(self.offset(number, place) for number in range(len(self))) / max(1, self.size)
 
     def near(self, share: float) -> Place:
-        """Returns the place of a line before which lies about the fraction `share` of all bytes.
+        """Returns the place of a line that has about the fraction `share` of all bytes before it.
 
         Raises MissingPages if pages must be loaded first.
         """
@@ -175,8 +177,8 @@ class MergedLog:
                 low = middle
             else:
                 high = middle
-        # All bytes of an entry in the log index have the same time, so the wanted byte may be in the middle of an
-        # entry.
+        # The log index has a single time for all bytes of an entry, so the wanted byte may lie in the middle of an
+        # entry, which a search by time alone cannot find.
         when = min((times.time(begin) for times in logs if (begin := times.since(low)) is not None), default=low)
         left = wanted - self._bytes_before(when)
         for number, log in enumerate(self._logs):
@@ -196,7 +198,7 @@ class MergedLog:
         return (-when, -number, -begin)
 
     def _first(self, number: int, place: Place) -> int | None:
-        """Returns the offset of the first line at or after a place in a log, or None if there is none."""
+        """Returns the offset of a log's first line that is at or after a place, or None if there is none."""
         pieces, offset = self._logs[number].pieces, self.offset(number, place)
         if offset >= pieces.size:
             return None
@@ -208,14 +210,14 @@ class MergedLog:
         return begin if begin < pieces.size else None
 
     def _last(self, number: int, place: Place) -> int | None:
-        """Returns the offset of the last line before a place in a log, or None if there is none."""
+        """Returns the offset of a log's last line that is before a place, or None if there is none."""
         first = self._first(number, place)
         pieces = self._logs[number].pieces
         end = pieces.size if first is None else first
         return pieces.begin_of_line(end - 1) if end > 0 else None
 
     def _each(self, find: Callable[[int, Place], int | None], place: Place) -> list[tuple[int, int | None]]:
-        """Calls `find` for each log. If pages are missing, collects those of all logs in one MissingPages."""
+        """Calls `find` for each log. If pages are missing, raises a single MissingPages for all logs."""
         found, missing = [], []
         for number in range(len(self)):
             try:
@@ -229,7 +231,7 @@ class MergedLog:
 
 @contextmanager
 def _of(number: int) -> Iterator[None]:
-    """Converts a MissingPage to MissingPages with the number of its log."""
+    """Converts a MissingPage to MissingPages, which contains the number of the log."""
     try:
         yield
     except MissingPage as piece:

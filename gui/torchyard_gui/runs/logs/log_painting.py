@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from functools import cache
 
@@ -60,7 +61,7 @@ def paint_lines(
         if selected is not None and selected[0] <= line.place <= selected[1]:
             painter.fillRect(across, look.color("accent_soft"))
         if hit:
-            _paint_hits(painter, line.line.text, left, across, hit.lower())
+            _paint_hits(painter, line.line.text, left, across, hit)
         painter.setPen(look.pen(color_token(line.line.text)))
         painter.drawText(left, round(y + ascent), line.line.text)
 
@@ -81,11 +82,13 @@ def paint_names(painter: QPainter, rect: QRect, lines: Sequence[PlacedLine], lef
 
 
 def _paint_hits(painter: QPainter, text: str, left: int, rect: QRect, wanted: str) -> None:
-    metrics, lowered = QFontMetricsF(mono()), text.lower()
-    at = lowered.find(wanted)
-    while at >= 0:
-        begin = metrics.horizontalAdvance(text[:at])
-        width = metrics.horizontalAdvance(text[at : at + len(wanted)])
-        mark = QRect(round(left + begin), rect.y(), round(width), rect.height())
+    metrics = QFontMetricsF(mono())
+    for begin, end in matches(text, wanted):
+        x, width = metrics.horizontalAdvance(text[:begin]), metrics.horizontalAdvance(text[begin:end])
+        mark = QRect(round(left + x), rect.y(), round(width), rect.height())
         painter.fillRect(mark, theme().color("accent", 0.3))
-        at = lowered.find(wanted, at + len(wanted))
+
+
+def matches(text: str, wanted: str) -> list[tuple[int, int]]:
+    """Returns where a line contains a string, ignoring the case of ASCII letters, as the search in the logs does."""
+    return [found.span() for found in re.finditer(re.escape(wanted), text, re.IGNORECASE | re.ASCII)]

@@ -10,11 +10,13 @@ from torchyard_gui.runs.logs.log_merge import MergedLog, Place
 
 PIECE = 512 * 1024
 MOST_READ = 64 * 1024 * 1024
-"""Matches are counted in this many bytes of all logs together. A search for the next match reads beyond them."""
+"""Maximum total number of bytes of all logs in which matches are counted. A search for the next match has no such
+limit.
+"""
 
 
 class LogSearch:
-    """Searches for the nearest match. `done` is called with the place of the match, or None if there is none.
+    """Searches for the nearest match. `done` is called with the place of the match, or with None if there is no match.
 
     With several logs, the next page is always read from the log in which the search has progressed least, until no log
     can contain a nearer match.
@@ -30,7 +32,9 @@ class LogSearch:
         backwards: bool,
         done: Callable[[Place | None], None],
     ):
-        """Starts a search that ignores case: forwards from `begin`, or backwards for matches that end before it."""
+        """Starts a search that ignores the case of ASCII letters. The search runs forwards from `begin`, or backwards
+        over matches that end before `begin`.
+        """
         self._log = log
         self._feeds = feeds
         self._needle = needle.encode().lower()
@@ -39,7 +43,7 @@ class LogSearch:
         self._cancelled = False
         self._best: Place | None = None
         self._at = {number: log.line_from(number, begin) for number in range(len(log))}
-        """The position up to which each unfinished log was searched."""
+        """The byte offset up to which each unfinished log has been searched."""
         self._step()
 
     def cancel(self) -> None:
@@ -121,7 +125,9 @@ class LogMatches:
         return sum(map(len, self._found))
 
     def number_of(self, line: Place) -> int:
-        """Returns the number of the match in the line at this place, starting from 1, or 0 if it is not counted."""
+        """Returns the number of the match in the line at this place, counted from 1, or 0 if the match has not been
+        counted.
+        """
         whose, begin = line[1], line[2]
         before = sum(bisect_left(found, self._log.offset(number, line)) for number, found in enumerate(self._found))
         is_counted = bisect_left(self._found[whose], begin) < len(self._found[whose])

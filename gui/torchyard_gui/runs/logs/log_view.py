@@ -31,16 +31,16 @@ SCROLL_UNITS = 1_000_000
 
 
 class LogView(QAbstractScrollArea):
-    """A view of logs that scrolls to new lines.
+    """A view of logs that scrolls to new lines while it follows them.
 
-    It stops following when the user scrolls up, and resumes when the user scrolls to the end.
+    The view stops following when the user scrolls up, and follows again when the user scrolls to the end.
     """
 
     following_changed = Signal(bool)
     search_ended = Signal(bool)
     """Emitted when a search has ended, with True if it found a match."""
     matches_counted = Signal()
-    """Emitted when `match_number` and `match_count` are known."""
+    """Emitted when the matches have been counted, so that `match_number` and `match_count` are known."""
     problem_changed = Signal(str)
     """Emitted with the current problem, or "" if there is none."""
     last_line_changed = Signal(str)
@@ -118,7 +118,8 @@ class LogView(QAbstractScrollArea):
         return [line.name for line in self._lines]
 
     def search(self, text: str, *, backwards: bool) -> None:
-        """Searches from the selected line; without one, forwards from the first visible line or backwards from the end.
+        """Searches from the selected line or, if no line is selected, forwards from the first visible line or backwards
+        from the end.
 
         `search_ended` is emitted with the result. An empty string removes the highlighting of matches.
         """
@@ -146,7 +147,7 @@ class LogView(QAbstractScrollArea):
 
     @property
     def match_number(self) -> int:
-        """The number of the match in the selected line, starting from 1; 0 if no line is selected."""
+        """The number of the match in the selected line, counted from 1. 0 if no line is selected."""
         matches = self._reading.matches if self._reading is not None else None
         return 0 if matches is None or self._selected is None else matches.number_of(self._selected[0])
 
@@ -274,7 +275,9 @@ class LogView(QAbstractScrollArea):
             self._lay_out()
 
     def _lay_out(self) -> None:
-        """Computes the visible lines. Pages that are not loaded are requested instead."""
+        """Computes the visible lines. If pages are missing, requests these pages; the lines are then computed once the
+        pages have arrived.
+        """
         if self._reading is None:
             self._lines = []
             self.viewport().update()
@@ -336,7 +339,7 @@ class LogView(QAbstractScrollArea):
         self._lay_out()
 
     def _when_here(self, go: Callable[[], None]) -> None:
-        """Scrolls by calling `go`. Missing pages are requested, and `go` is called again when they are loaded."""
+        """Scrolls by calling `go`. If pages are missing, requests them, and calls `go` again when they are loaded."""
         try:
             go()
         except MissingPages as missing:

@@ -1,6 +1,7 @@
 """A log of any length, of which only some blocks are loaded.
 
-Lines are found by byte offset and never counted, so that a log of gigabytes opens at its end without being read.
+Lines are addressed by byte offset and never counted, so that a log of several gigabytes can be opened at its end
+without reading the beginning.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ class PagedLog:
         return lowest + newline + 1 if newline >= 0 else lowest
 
     def back(self, begin: int, count: int) -> int:
-        """Returns the offset of the line `count` lines before the one at `begin`, or 0.
+        """Returns the offset of the line `count` lines before the line at `begin`, or 0 if there are fewer lines.
 
         Raises MissingPage if a block must be loaded first.
         """
@@ -100,7 +101,10 @@ class PagedLog:
         return begin
 
     def last_page(self, count: int) -> int:
-        """Returns the offset of the last `count` lines. Raises MissingPage if a block must be loaded first."""
+        """Returns the offset at which the last `count` lines begin.
+
+        Raises MissingPage if a block must be loaded first.
+        """
         return self.back(self.size, count)
 
     def _line(self, begin: int) -> Line:

@@ -1,4 +1,4 @@
-"""Curves of several runs over the step or the time since their start, one curve per run."""
+"""Curves of several runs over the step, or over the time since the start of each run. Each run has one curve."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from torchyard_gui.widgets.buttons import tool_button
 from torchyard_gui.widgets.layouts import hbox, vbox
 
 MOST_RUNS = FEEDS
-"""Maximum number of runs, which is also the number of feeds that the model keeps open."""
+"""Maximum number of compared runs, which is also the number of feeds that the model keeps open."""
 EVERY_MS = 500
 """Minimum interval in milliseconds between two updates of live runs' curves."""
 KINDS = ("loss", "throughput")
@@ -251,7 +251,7 @@ def own_metrics(picture: RunState) -> list[str]:
 
 
 def by_time(picture: RunState, field: str) -> tuple[Times, Values]:
-    """Returns a metric of a run over the seconds since its start."""
+    """Returns the values of a metric of a run over the seconds since the start of the run."""
     times, _, values = _samples(picture, field)
     begin = picture.started or picture.submitted or (float(times[0]) if len(times) else 0.0)
     known = ~np.isnan(values)
@@ -259,8 +259,8 @@ def by_time(picture: RunState, field: str) -> tuple[Times, Values]:
 
 
 def by_step(picture: RunState, field: str) -> tuple[Times, Values]:
-    """Returns a metric of a run over its steps. If a step was repeated after a restart, only its last value is
-    included.
+    """Returns the values of a metric of a run over its steps. If a step was repeated after a restart, only the last
+    value is included.
     """
     _, steps, values = _samples(picture, field)
     known = ~np.isnan(steps) & ~np.isnan(values)
@@ -273,7 +273,7 @@ def by_step(picture: RunState, field: str) -> tuple[Times, Values]:
 
 
 def _samples(picture: RunState, field: str) -> tuple[Times, Times, Values]:
-    """Returns (times, steps, values): those of the whole run, or of the chief for a metric defined by its script."""
+    """Returns (times, steps, values) of the whole run or, for a metric defined by its script, of the chief."""
     series = picture.totals
     if field.startswith(OWN):
         chief = picture.tracks.get(picture.chief or "")

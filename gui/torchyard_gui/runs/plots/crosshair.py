@@ -1,4 +1,4 @@
-"""A crosshair for plots with a common horizontal axis: a line in each plot, and the values of the plot's curves."""
+"""A crosshair for plots that share a horizontal axis: a line in each plot, and the values of the plot's curves."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from PySide6.QtWidgets import QWidget
 from torchyard_gui.theme.theme import theme
 
 EVERY_MS = 30
-"""Minimum interval in milliseconds between two positions, because each new position repaints a strip of every plot."""
+"""Minimum interval in milliseconds between two moves of the line, because each move repaints a strip of every plot."""
 MARGIN = 8
 MOST_VALUES = 4
 """Maximum number of values beside the title of a plot over time.
@@ -25,7 +25,7 @@ Values = Sequence[tuple[str, QPen]]
 
 
 class Crosshair(QObject):
-    """Follows the pointer over any of the plots, and handles keys that the owner passes on."""
+    """A crosshair that follows the pointer over all plots. The owner calls `move_by` when the user presses a key."""
 
     def __init__(
         self,

@@ -12,9 +12,10 @@ Values = NDArray[np.float32]
 
 
 def extremes(times: Times, values: Values, begin: float, end: float, most: int) -> tuple[Times, Values]:
-    """Returns at most about `most` points between `begin` and `end`, and one point beyond each end.
+    """Returns at most about `most` points between `begin` and `end`, and one further point beyond each end.
 
-    Intervals begin at multiples of their length, a power of two, so that a growing curve does not flicker.
+    If there are more points, each interval of time is reduced to its minimum and its maximum. Intervals begin at
+    multiples of their length, a power of two, so that a growing curve does not flicker.
     """
     first = max(0, int(np.searchsorted(times, begin)) - 1)
     last = min(len(times), int(np.searchsorted(times, end, side="right")) + 1)
@@ -27,7 +28,7 @@ def extremes(times: Times, values: Values, begin: float, end: float, most: int) 
     low, high = np.fmin.reduceat(values, starts), np.fmax.reduceat(values, starts)
     thin_times = np.repeat(times[starts], 2)
     thin_times[1::2] += stretch / 2
-    # The newest point must not be drawn at a later time than that of its measurement.
+    # The newest point must not be drawn later than it was measured.
     np.minimum(thin_times, times[-1], out=thin_times)
     thin_values = np.empty(2 * len(starts), values.dtype)
     thin_values[::2], thin_values[1::2] = low, high
@@ -43,11 +44,13 @@ def bounds(pieces: list[Values]) -> tuple[float, float] | None:
 
 
 CALM = 0.4
-"""Smallest range of values relative to their size, so that noise of a few percent does not fill the plot."""
+"""Minimum width of a range of values, as a fraction of the larger absolute value of its ends. In a narrower range,
+noise of a few percent would fill the plot.
+"""
 
 
 def calmed(low: float, high: float) -> tuple[float, float]:
-    """Returns the range, widened to at least CALM times its largest absolute value."""
+    """Returns the range from `low` to `high`, widened to at least CALM times the larger absolute value of its ends."""
     least = CALM * max(abs(low), abs(high))
     if high - low >= least:
         return low, high

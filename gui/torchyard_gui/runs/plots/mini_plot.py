@@ -1,4 +1,4 @@
-"""A small plot with a name, the latest value, and a line for the last minutes."""
+"""A small plot of the last minutes, with a name and the latest value."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ HEAD, NOTE, LINE, SENTENCE = 24, 16, 44, 22
 the plot.
 """
 GAP = 12
-"""Least distance in pixels between the name and the value."""
+"""Minimum distance in pixels between the name and the value."""
 
 
 class MiniPlot(QWidget):
     """Plot that is painted directly, with at most one point per pixel.
 
-    A note follows the name, or is on a line below it if both do not fit beside the value. If there are fewer than two
-    points, the plot shows a sentence, which needs less space.
+    A note follows the name, or is on the line below if name and note do not fit beside the value. If there are fewer
+    than two points, a sentence, which needs less space, replaces the plot.
     """
 
     def __init__(self, name: str, token: str, parent: QWidget | None = None, *, explanation: str = ""):
@@ -106,7 +106,9 @@ class MiniPlot(QWidget):
             self.updateGeometry()
 
     def _place_note(self) -> None:
-        """Moves the note to its own line if it does not fit. It stays there, although later values may be shorter."""
+        """Moves the note to its own line if it does not fit beside the value. The note stays on that line even if later
+        values are shorter.
+        """
         if self._note and not self._is_note_below:
             title = QFontMetrics(theme().font("small")).horizontalAdvance(self._title)
             value = QFontMetrics(theme().font("strong")).horizontalAdvance(self._value)
@@ -160,7 +162,7 @@ class MiniPlot(QWidget):
 
 
 def lines_between_gaps(xs: Any, ys: Any) -> list[QPolygonF]:
-    """Returns a line for each sequence of two or more adjacent points. A NaN is a gap."""
+    """Returns a line for each sequence of two or more adjacent points without a gap. A NaN is a gap."""
     pieces: list[QPolygonF] = []
     points: list[QPointF] = []
     for x, y in zip(xs.tolist(), ys.tolist(), strict=True):
@@ -176,7 +178,7 @@ def lines_between_gaps(xs: Any, ys: Any) -> list[QPolygonF]:
 
 
 def _thinned(values: NDArray[np.float32], count: int) -> NDArray[np.float32]:
-    """Returns at most `count` values. More values are reduced to the means of equally long intervals."""
+    """Returns at most `count` values. If there are more, intervals of equal length are reduced to their means."""
     if len(values) <= count:
         return values
     share = -(-len(values) // count)

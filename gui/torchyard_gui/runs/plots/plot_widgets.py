@@ -18,7 +18,7 @@ COLOURS = ("worker", "chief", "reducer", "evaluator", "ps", "accent", "run", "te
 
 
 def make_plot(title: str, unit: str, axis: pg.AxisItem | None = None, parent: QWidget | None = None) -> pg.PlotWidget:
-    """Returns an empty plot whose ranges are set by its owner. The wheel and drags only act along the x axis."""
+    """Returns an empty plot. The caller must set its ranges. The wheel and drags only affect the x axis."""
     plot = pg.PlotWidget(parent, axisItems={} if axis is None else {"bottom": axis}, enableMenu=False)
     item = plot.getPlotItem()
     item.hideButtons()

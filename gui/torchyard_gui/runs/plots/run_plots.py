@@ -12,9 +12,9 @@ from PySide6.QtGui import QHideEvent, QKeyEvent, QPen, QResizeEvent, QShowEvent
 from PySide6.QtWidgets import QComboBox, QGridLayout, QWidget
 
 from torchyard_core.replica_metrics import OWN
+from torchyard_gui.bridge.metric_labels import name_of
 from torchyard_gui.bridge.run_feed import RunFeed
 from torchyard_gui.bridge.run_state_types import ReplicaStatus
-from torchyard_gui.bridge.step_breakdown import name_of
 from torchyard_gui.runs.labels import clock, duration
 from torchyard_gui.runs.plots.crosshair import MOST_VALUES, Crosshair
 from torchyard_gui.runs.plots.downsampling import Values, bounds, calmed, extremes
@@ -33,9 +33,9 @@ from torchyard_gui.widgets.layouts import hbox, vbox
 
 STEP_PLOTS = ("compute_s", "exchange_s", "wait_s", "staleness")
 OWN_PLOT = "own"
-"""The plot for metrics that the script defines, which shows one of them at a time."""
+"""The plot for metrics that the script defines. It shows one metric at a time."""
 CHOICES = {"progress": ("throughput", "loss", "use", "memory"), "step": STEP_PLOTS, "own": (OWN_PLOT,)}
-"""Plots shown together on one time axis."""
+"""The plots that are shown together on one time axis, by the user's choice."""
 MOST = 16
 """Maximum number of curves, because more could not be distinguished."""
 KEYS_ACROSS = 6
@@ -59,9 +59,9 @@ AFTER_ZOOM_MS = 30
 class Plots(QWidget):
     """Up to four plots over a common time axis.
 
-    The wheel, + and - zoom; dragging and the arrow keys move; 0 shows the whole run. Ranges change in steps, and points
-    are downsampled to the visible resolution. The built-in methods of pyqtgraph are twice as slow for 16 curves of an
-    hour.
+    The wheel, + and - zoom; drags and the arrow keys move the visible range; 0 shows the whole run. The limits of the
+    axes change in steps, and curves are downsampled to the visible resolution. The corresponding methods of pyqtgraph
+    take twice as long for 16 curves of an hour.
     """
 
     def __init__(self, parent: QWidget | None = None):
@@ -70,8 +70,8 @@ class Plots(QWidget):
         self._names: list[str] = []
         self._is_old = False
         self._span: float | None = WHOLE_RUN
-        """The time axis covers this many seconds up to the newest sample. WHOLE_RUN covers all; None is a range that
-        the user zoomed to.
+        """The number of seconds up to the newest sample that the time axis covers. WHOLE_RUN covers the whole run; None
+        stands for a range to which the user has zoomed.
         """
         self._settle = QTimer(self, singleShot=True, interval=AFTER_ZOOM_MS)
         self._settle.timeout.connect(self._draw)
@@ -172,9 +172,9 @@ class Plots(QWidget):
 
     @property
     def _shown(self) -> list[str]:
-        """The kinds of the chosen plots that have values, or of all chosen plots if none has values.
+        """The kinds of the chosen plots that have values or, if none has values, of all chosen plots.
 
-        With some strategies, a step lacks some of its parts.
+        A plot may have no values, because not every strategy has all parts of a step.
         """
         kinds = CHOICES[self.choice.value]
         if self.choice.value == "own" or self._feed is None:
@@ -232,7 +232,7 @@ class Plots(QWidget):
             self._draw()
 
     def show_all(self) -> None:
-        """Resets the zoom."""
+        """Shows the whole run."""
         self.show_span(WHOLE_RUN)
 
     def show_span(self, span: float | None) -> None:
@@ -301,7 +301,7 @@ class Plots(QWidget):
         return plot
 
     def _say_nothing(self) -> None:
-        """Shows the plots or, if there is no curve, a sentence that says why."""
+        """Shows the plots or, if there are no curves, a sentence that says why."""
         tracks = self._feed.picture.tracks if self._feed else {}
         has_curves = any(len(tracks[name].ring) > 1 for name in self._names if name in tracks)
         if not has_curves:
@@ -353,7 +353,7 @@ class Plots(QWidget):
         self.crosshair.refresh()
 
     def _fit_time(self, tracks: list[ReplicaStatus]) -> None:
-        """Fits the time axis to the data. Its limits are rounded, because a change every second would redraw all
+        """Fits the time axis to the data. The limits are rounded, because changing them every second would redraw all
         plots.
         """
         if not tracks:
@@ -390,7 +390,7 @@ class Plots(QWidget):
     def _values_at(self, kind: str, at: float) -> list[tuple[str, QPen]]:
         """Returns the values of a plot's curves at a time.
 
-        For many curves, only the range of the values is returned.
+        If more than MOST_VALUES curves have a value, returns a single text with the range of the values.
         """
         found: list[tuple[float, QPen]] = []
         for number, curve in enumerate(self._curves[kind]):
@@ -436,7 +436,7 @@ def _values(kind: str, track: ReplicaStatus) -> Values:
 
 
 def _field(kind: str, track: ReplicaStatus) -> str:
-    """Returns the field of a plot. For use and memory, it depends on whether the replica has GPUs."""
+    """Returns the name of the metric in a plot. For use and memory, it depends on whether the replica has GPUs."""
     if kind == "use":
         return "gpu" if track.gpus else "cpu"
     if kind == "memory":

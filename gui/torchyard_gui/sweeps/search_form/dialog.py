@@ -1,4 +1,4 @@
-"""The dialog *New sweep*: a form that writes a search file for the open topology, and starts the sweep."""
+"""The dialog *New sweep*: a form that writes a search file for the open topology and starts the sweep."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from torchyard_core.sweeps.search_draft import FieldName, SearchDraft, argument_
 from torchyard_core.sweeps.search_file import SearchFile, read_search, search_from_text
 from torchyard_core.topology.file import TopologyFile
 from torchyard_core.topology.model import Topology
-from torchyard_core.yaml_io.yaml_file import read_text
+from torchyard_core.yaml_io.file_reader import read_text
 from torchyard_gui.sweeps.search_form.form import SearchForm
 from torchyard_gui.sweeps.search_form.parameter_table import problem_sentence
 from torchyard_gui.widgets import Divider, ElidedLabel, NoticeBar, SectionLabel, label, scroll_area
@@ -26,56 +26,57 @@ from torchyard_gui.widgets.buttons import push_button
 from torchyard_gui.widgets.dialogs import ConfirmationDialog, ask_to_replace
 from torchyard_gui.widgets.layouts import FLUSH, hbox, settle_layouts, splitter, vbox
 from torchyard_gui.widgets.screen_reader import announce
-from torchyard_gui.widgets.yaml_view import YamlView
+from torchyard_gui.widgets.yaml_editor import YamlEditor
 
 SIZE = QSize(1000, 640)
 MARGIN = 20
 FORM_WIDTH, PREVIEW_WIDTH = 622, 240
-"""Minimum widths of the two halves in pixels."""
+"""Minimum widths in pixels of the form and of the preview beside the form."""
 FILE_NAME = "search.yaml"
 SCROLL_MARGIN = 48
 LONGEST = 24
-"""Number of characters of arguments or names up to which a button names them."""
+"""Maximum length of the arguments or names that a button lists. If they are longer, it shows only their number."""
 
 
 class SearchDialog(QDialog):
-    """The dialog. It is not modal, so that the topology can be seen and changed meanwhile."""
+    """The dialog *New sweep*. It is not modal, so that the topology can be viewed and changed while it is open."""
 
     launch_wanted = Signal(object, object)
     """Emitted with the TopologyFile and the valid SearchFile. The receiver calls `launched` once the sweep runs."""
     arguments_wanted = Signal(object)
     """Emitted with a tuple of arguments to add to the topology. The receiver calls `topology_changed`."""
     discarded = Signal()
-    """Emitted when the user has saved or discarded the changes because `may_close` has returned False."""
+    """Emitted after `may_close` has returned False and the user has then saved or discarded the changes."""
 
     def __init__(
         self,
         topology: Callable[[], TopologyFile | None],
         parent: QWidget | None = None,
-        *,
-        place: Callable[[], str] = lambda: "",
+        cluster_for: Callable[[Topology], str] = lambda topology: "",
     ):
         """Creates the dialog.
 
         Args:
             topology: Returns the open topology, or None if its text is not YAML.
-            place: Returns the name of the cluster that the user has chosen for runs, or "" for the hosts of the fleet.
+            cluster_for: Returns the cluster on which a topology runs, or "" for the hosts of the fleet file.
         """
         super().__init__(parent)
         self.setModal(False)
         self._topology = topology
-        self._place = place
+        self._cluster_for = cluster_for
         self._path: Path | None = None
         self._base = ""
-        """The text of the file that was opened or saved, which keeps its comments."""
+        """The text of the file that was opened or saved last. It is needed to keep the comments when the file is
+        written.
+        """
         self._first = SearchDraft()
-        """The draft without changes."""
+        """The draft as opened or saved last, with which the form is compared to find unsaved changes."""
         self._topology_name = ""
-        """The name of the topology for which the form was filled in, or "" if it was not yet."""
+        """The name of the topology for which the form was filled in, or "" if the form has not been filled in."""
         self._file: SearchFile = search_from_text("version: 1\n")
         self._problems: dict[FieldName, str] = {}
         self._shows_all = False
-        """Whether the problems of new rows are shown, too, after the user has tried to launch."""
+        """Whether problems of unedited rows are also shown, as in an opened file, or after a launch was refused."""
 
         self.heading = ElidedLabel(role="title", in_middle=True)
         self.about = label(role="small", ink="2", wrap=True)
@@ -87,7 +88,7 @@ class SearchDialog(QDialog):
         )
         self.fix_arguments.clicked.connect(self._fix_arguments)
         self.fix_parameters.clicked.connect(self._fix_parameters)
-        self.preview = YamlView()
+        self.preview = YamlEditor()
         self.preview.setReadOnly(True)
         self.preview.setTabChangesFocus(True)
         self.preview.setAccessibleName(self.tr("The search file that is written"))
@@ -115,12 +116,14 @@ class SearchDialog(QDialog):
 
     @property
     def is_changed(self) -> bool:
-        """Whether the form has changes that are in no file."""
+        """Whether the form has unsaved changes."""
         return self.form.draft != self._first
 
     def start(self) -> None:
-        """Shows the form: as the user left it if it was filled in for the open topology, otherwise for a new search."""
-        topology = self._design()
+        """Shows the form. If the form was filled in for the open topology, its contents are kept; otherwise, it shows a
+        new search.
+        """
+        topology = self._parsed_topology()
         name = topology.name if topology is not None else ""
         if not self.isVisible() and (not self._topology_name or self._topology_name != name):
             self._begin(SearchDraft.new(topology))
@@ -132,18 +135,18 @@ class SearchDialog(QDialog):
             self.form.name.setFocus(Qt.FocusReason.OtherFocusReason)
 
     def topology_changed(self) -> None:
-        """Checks the form against the open topology again."""
+        """Validates the form against the open topology again."""
         self._check()
 
     def launched(self) -> None:
-        """Hides the form, because its sweep runs. Its fields stay as they are for the next sweep."""
+        """Hides the form, because its sweep has started. The fields keep their contents for the next sweep."""
         self.notice.clear()
         self.hide()
 
     def may_close(self) -> bool:
-        """Returns whether the window may close now. If there are changes, the user is asked.
+        """Returns whether the window may close now. If the form has unsaved changes, returns False and asks the user.
 
-        Once they are saved or discarded, `discarded` is emitted.
+        Once the user has saved or discarded the changes, `discarded` is emitted.
         """
         if not self.isVisible() or not self.is_changed:
             return True
@@ -151,11 +154,11 @@ class SearchDialog(QDialog):
         return False
 
     def ask_open(self) -> None:
-        """Asks for a search file and opens it. The user is asked first if there are changes."""
+        """Asks for a search file and opens it. If there are unsaved changes, the user is asked about them first."""
         self._guard(self._ask_open)
 
     def open_file(self, path: Path) -> None:
-        """Opens a search file in the form. Shows an error if it cannot be read."""
+        """Opens a search file in the form. Shows an error if the file cannot be read or is invalid."""
         try:
             file = read_search(path)
         except FileProblem as problem:
@@ -168,7 +171,7 @@ class SearchDialog(QDialog):
         self._begin(SearchDraft.of(file.search), path, file.document.text)
 
     def save(self) -> None:
-        """Writes the file that was opened or saved before; asks for a file if there is none."""
+        """Writes the file that was opened or saved last. If there is none, asks the user for a file."""
         if self._path is None:
             self.ask_save()
         elif self._has_changed_on_disk(self._path):
@@ -178,7 +181,7 @@ class SearchDialog(QDialog):
             self.save_to(self._path)
 
     def ask_save(self, then: Callable[[], object] | None = None) -> None:
-        """Asks for the name of the file and writes it; then calls `then`."""
+        """Asks the user for a file name, writes the search file, and then calls `then`."""
         dialog = self._file_dialog(self.tr("Save the search"))
         dialog.setAcceptMode(QFileDialog.AcceptMode.AcceptSave)
         dialog.setDefaultSuffix("yaml")
@@ -188,7 +191,7 @@ class SearchDialog(QDialog):
         dialog.open()
 
     def save_to(self, path: Path, then: Callable[[], object] | None = None) -> None:
-        """Writes a file, and then calls `then`. Shows an error if it cannot be written."""
+        """Writes the search to a file, and then calls `then`. Shows an error if the file cannot be written."""
         text = self._file.document.text
         try:
             write_atomically(path, text)
@@ -229,7 +232,7 @@ class SearchDialog(QDialog):
         self._area.ensureWidgetVisible(field, 0, SCROLL_MARGIN)
 
     def reject(self) -> None:
-        """Handles Esc and *Close*. If there are changes, the user is asked."""
+        """Closes the dialog on Esc or *Close*. If there are unsaved changes, asks the user first."""
         self._guard(self._discard)
 
     def closeEvent(self, event: QCloseEvent) -> None:
@@ -262,8 +265,8 @@ class SearchDialog(QDialog):
         vbox(*parts, parent=self, margins=FLUSH, spacing=0)
 
     def _begin(self, draft: SearchDraft, path: Path | None = None, text: str = "") -> None:
-        """Shows a draft without changes. `path` and `text` are those of its file, if it has one."""
-        topology = self._design()
+        """Fills the form with a draft that counts as unchanged. `path` and `text` are those of the draft's file."""
+        topology = self._parsed_topology()
         self._topology_name = topology.name if topology is not None else ""
         self._path, self._base, self._first = path, text, draft
         self._shows_all = path is not None
@@ -276,8 +279,8 @@ class SearchDialog(QDialog):
         self._check()
 
     def _check(self) -> None:
-        """Shows the file that is written, and its problems."""
-        draft, topology = self.form.draft, self._design()
+        """Updates the preview of the search file, and the problems of the form."""
+        draft, topology = self.form.draft, self._parsed_topology()
         self._file = search_from_text(draft.text(self._base), self._path.name if self._path is not None else FILE_NAME)
         self._problems = draft.problems(self._file, topology)
         self.form.show_problems(self._problems, all_of_them=self._shows_all)
@@ -295,7 +298,9 @@ class SearchDialog(QDialog):
         self._show_heading(topology)
 
     def _show_fixes(self, draft: SearchDraft, topology: Topology | None) -> None:
-        """Offers to add arguments for parameters that no argument uses, and parameters that arguments use."""
+        """Offers to add arguments for the parameters that the topology does not use, and to add the parameters that the
+        topology uses but the form lacks.
+        """
         unused = draft.unused(topology) if topology is not None else ()
         missing = draft.missing(topology) if topology is not None else ()
         words = " ".join(self._arguments(unused))
@@ -316,12 +321,12 @@ class SearchDialog(QDialog):
         self.fix_parameters.setVisible(bool(missing))
 
     def _arguments(self, names: tuple[str, ...]) -> tuple[str, ...]:
-        """Returns an argument for each parameter, with the names of options as the script spells them."""
+        """Returns an argument for each parameter. Options are spelt as in the script."""
         source, script = self._topology(), ""
         folder = workdir_of(source) if source is not None else None
         path = source.topology.program.script if source is not None and source.topology is not None else None
         if folder is not None and path and any("_" in name for name in names):
-            with contextlib.suppress(FileProblem):  # The launch reports a script that cannot be read.
+            with contextlib.suppress(FileProblem):  # If the script cannot be read, the launch reports this.
                 script = read_text(folder / path)
         return tuple(argument_for(name, script) for name in names)
 
@@ -338,15 +343,18 @@ class SearchDialog(QDialog):
             text = self.tr(
                 "Runs {topology} once for each trial, with other arguments, to find the best hyperparameters."
             )
+            if cluster := self._cluster_for(topology):
+                jobs = self.tr("The trials are jobs of the Slurm cluster {cluster}.").format(cluster=cluster)
+                text = f"{text} {jobs}"
         self.about.setText(text.format(topology=name))
 
-    def _design(self) -> Topology | None:
+    def _parsed_topology(self) -> Topology | None:
         """Returns the open topology, or None if its text is invalid."""
         source = self._topology()
         return source.topology if source is not None else None
 
     def _why_not(self, source: TopologyFile | None) -> str:
-        """Returns why the topology cannot be launched from here, or ""."""
+        """Returns why the topology cannot be launched from this dialog, or "" if it can."""
         topology = source.topology if source is not None else None
         if source is None or topology is None:
             return self.tr("The text of the topology has errors. Correct it on the Topology page first.")
@@ -354,23 +362,17 @@ class SearchDialog(QDialog):
             return self.tr("Open a topology on the Topology page first.")
         if not source.source and topology.program.workdir is not None:
             return self.tr("Save the topology first: its working folder is relative to its file.")
-        if place := self._place():
-            text = self.tr(
-                "Sweeps run on the hosts of the fleet. Choose these on the Topology page, in Where, in place of"
-                " {cluster}."
-            )
-            return text.format(cluster=place)
         return ""
 
     def _fix_arguments(self) -> None:
-        topology = self._design()
+        topology = self._parsed_topology()
         if topology is not None:
             self.arguments_wanted.emit(self._arguments(self.form.draft.unused(topology)))
             self.topology_changed()
             settle_layouts()
 
     def _fix_parameters(self) -> None:
-        topology = self._design()
+        topology = self._parsed_topology()
         if topology is not None:
             draft = self.form.draft
             self.form.set_draft(draft.with_parameters(*draft.missing(topology)))
@@ -390,11 +392,11 @@ class SearchDialog(QDialog):
             ask_to_replace(path, lambda: self.save_to(path, then), lambda: self.ask_save(then), self)
 
     def _has_changed_on_disk(self, path: Path) -> bool:
-        """Returns whether another program has changed the file since it was read or written here."""
+        """Returns whether another program has changed the file since this dialog read or wrote it."""
         try:
             return read_text(path) != self._base
         except FileProblem:
-            return False  # The file does not exist any more, or saving it reports the error.
+            return False  # The file is missing or unreadable. If it also cannot be written, saving reports the error.
 
     def _file_dialog(self, title: str) -> QFileDialog:
         source = self._topology()
@@ -405,12 +407,12 @@ class SearchDialog(QDialog):
         return dialog
 
     def _discard(self) -> None:
-        """Closes the form. It is filled in anew when it is opened again."""
+        """Closes the form and discards its contents. The form is filled in anew when it is opened again."""
         self._topology_name = ""
         super().reject()
 
     def _guard(self, then: Callable[[], object]) -> None:
-        """Calls `then` immediately if there are no changes, otherwise once the user has saved or discarded them."""
+        """Calls `then` at once if there are no unsaved changes, otherwise when the user has saved or discarded them."""
         if not self.is_changed:
             then()
             return
@@ -441,7 +443,7 @@ class SearchDialog(QDialog):
 
 
 def _position(key: FieldName) -> tuple[int, int]:
-    """Returns the position of a field in the form."""
+    """Returns a sort key for the position of a field in the form."""
     blocks = ("name", "metric", "parameters", "sampler", "trials", "parallel", "pruner")
     block = blocks.index(str(key[0])) if key[0] in blocks else len(blocks)
     return block, int(key[1]) if len(key) == 3 else -1

@@ -20,7 +20,7 @@ NAMES = 104
 
 
 class SearchForm(QWidget):
-    """The fields of a search. `changed` is emitted when the user has edited one."""
+    """The fields of a search. `changed` is emitted when the user has edited a field."""
 
     changed = Signal()
 
@@ -102,13 +102,17 @@ class SearchForm(QWidget):
         self._show_settings()
 
     def show_problems(self, problems: Mapping[FieldName, str], *, all_of_them: bool = False) -> None:
-        """Shows the problem of each field. With `all_of_them`, also those of new rows that the user has not edited."""
+        """Shows the problem of each field. With `all_of_them`, also shows problems of new rows that the user has not
+        edited.
+        """
         self.parameters.show_problems(problems, all_of_them=all_of_them)
         for key, row in self.rows.items():
             row.set_problem(problem_sentence(problems[key]) if key in problems else "")
 
     def focus_field(self, key: FieldName) -> QWidget:
-        """Moves the focus to a field and returns it. For a field that is not shown, uses the name of its row."""
+        """Moves the focus to a field and returns the field. If the field is hidden, the name field of its row takes its
+        place.
+        """
         field: QWidget
         if key[:1] == ("parameters",):
             rows = self.parameters.rows
@@ -202,7 +206,7 @@ class SearchForm(QWidget):
             self.rows[block, "kind"].set_note(self._notes[kind.value])
 
     def _set_tab_order(self) -> None:
-        """Moves the focus by Tab in the visual order. Rows that were added later would otherwise be last."""
+        """Makes Tab move the focus in the visual order. By default, rows that were added later would be last."""
         fields: list[QWidget] = [self.name, self.metric_name, *self.goal.findChildren(QWidget, options=_DIRECT)]
         fields += self.parameters.tab_order
         fields += [self.sampler, self.trials, self.parallel]

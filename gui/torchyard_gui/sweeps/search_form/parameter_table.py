@@ -1,4 +1,4 @@
-"""The table of parameters: a row of fields for each parameter, with its problem below."""
+"""The table of parameters, with a row of fields for each parameter and its problem below."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from torchyard_gui.widgets.text_labels import set_style_property
 
 SPACING = 6
 NAME = 100
-"""Minimum width of a name in pixels. A name takes all width that the fixed columns leave."""
+"""Minimum width in pixels of the name column, which takes all width that the fixed columns leave."""
 KIND, BOUND, STEP, LOG, REMOVE = 134, 80, 64, 40, 28
-"""Widths of the other columns in pixels. Smallest and largest value have the same width."""
+"""Widths of the other columns in pixels. The columns of the smallest and the largest value are equally wide."""
 RANGE = 2 * BOUND + STEP + 2 * SPACING
 
 
@@ -28,7 +28,7 @@ def tr(text: str) -> str:
 
 
 def problem_sentence(message: str) -> str:
-    """Returns a problem as a sentence below its field. Names such as `cma_es` are not capitalized."""
+    """Returns a problem as a sentence to show below the field. Names such as `cma_es` are not capitalized."""
     sentence = as_sentence(message)
     return sentence if "_" in sentence.split(" ")[0] else sentence[:1].upper() + sentence[1:]
 
@@ -40,7 +40,7 @@ class ParameterRow(QWidget):
     remove_wanted = Signal()
 
     def __init__(self, parameter: ParameterDraft, *, is_new: bool = False):
-        """Creates the row. Problems of a new row are not shown before the user has edited it."""
+        """Creates the row. The problems of a new row are shown only after the user has edited it."""
         super().__init__()
         self.is_new = is_new
         self.name = QLineEdit(parameter.name, placeholderText="lr")
@@ -92,7 +92,7 @@ class ParameterRow(QWidget):
         self.kind.changed.connect(self._edited)
         self.log.toggled.connect(self._edited)
         for text in (self.name, self.low, self.high, self.step, self.values):
-            text.setCursorPosition(0)  # Of a long text, the beginning is visible.
+            text.setCursorPosition(0)  # Shows the beginning of a long text.
         self._show_fields()
 
     @property
@@ -112,7 +112,7 @@ class ParameterRow(QWidget):
         return [self.name, self.kind, self.values, self.low, self.high, self.step, self.log, self.remove]
 
     def show_problems(self, problems: Mapping[str, str], *, all_of_them: bool = False) -> None:
-        """Shows problems by field. With `all_of_them`, also those of a new row."""
+        """Shows the problems, given by field. The problems of a new row are shown only with `all_of_them`."""
         self.is_new = self.is_new and not all_of_them
         shown = {} if self.is_new else problems
         for key, field in self.fields.items():
@@ -127,7 +127,7 @@ class ParameterRow(QWidget):
         self.changed.emit()
 
     def _show_fields(self) -> None:
-        """Shows the fields of the kind. A logarithmic distribution has no step."""
+        """Shows the fields for the parameter's kind. The step is disabled for a logarithmic distribution."""
         is_choice = self.kind.value == "choice"
         for part in (self._range, self.log):
             part.setVisible(not is_choice)
@@ -137,7 +137,7 @@ class ParameterRow(QWidget):
 
 
 class ParameterTable(QWidget):
-    """The rows of all parameters, and the button that adds one."""
+    """The rows of all parameters, and the button that adds a row."""
 
     changed = Signal()
     rows_changed = Signal()
@@ -157,7 +157,10 @@ class ParameterTable(QWidget):
         self.note.hide()
         self.add = push_button(tr("Add parameter"), lambda: self.add_row())
         self.fix_parameters, self.fix_arguments = push_button(""), push_button("")
-        """Buttons that add what arguments or parameters need. The owner of the table sets their texts."""
+        """Buttons that add missing parameters to the form, and missing arguments to the topology.
+
+        The owner of the table sets their texts.
+        """
         fixes = self.fix_arguments, self.fix_parameters
         for button in (self.add, *fixes):
             button.setAutoDefault(False)
@@ -183,10 +186,10 @@ class ParameterTable(QWidget):
         self.rows_changed.emit()
 
     def add_row(self) -> None:
-        """Adds an empty row, and moves the focus there."""
+        """Adds an empty row, and moves the focus to its name field."""
         row = ParameterRow(ParameterDraft(), is_new=True)
         self._append(row)
-        row.show()  # The layout would show it later, and a hidden field gets no focus.
+        row.show()  # A hidden field gets no focus, and the layout would show the row later.
         self.rows_changed.emit()
         self.changed.emit()
         row.name.setFocus(Qt.FocusReason.OtherFocusReason)
@@ -210,7 +213,7 @@ class ParameterTable(QWidget):
         row.remove_wanted.connect(lambda: self._remove(row))
 
     def _remove(self, row: ParameterRow) -> None:
-        """Removes a row. The focus moves to the next row, or to the button that adds one."""
+        """Removes a row. The focus moves to the next row or, if there is none, to the button that adds a row."""
         at = self.rows.index(row)
         self.rows.remove(row)
         remove_widgets(self._rows, [row])

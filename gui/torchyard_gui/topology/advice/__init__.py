@@ -1,1 +1,1 @@
-"""The Advice drawer of the Topology page: predictions, recommendations and the measurement of the script."""
+"""The Advice drawer of the Topology page, with predictions, recommendations and the measurement of the script."""

@@ -1,4 +1,6 @@
-"""The curve of predicted samples/s over the number of workers, with its interval and the recommended point."""
+"""The curve of predicted samples per second over the number of workers, with the prediction interval and the
+recommended point.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ DOT = 4
 
 
 class SpeedCurve(QWidget):
-    """Paints the curve. The tool tip and the accessible description name its points."""
+    """Paints the curve of predicted speed. The tool tip and the accessible description list the curve's points."""
 
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -28,7 +30,7 @@ class SpeedCurve(QWidget):
         theme().changed.connect(self.update)
 
     def show_points(self, points: Sequence[CurvePoint], chosen: int, unit: str) -> None:
-        """Sets the points. `chosen` is the recommended number of workers, and `unit` that of the speed."""
+        """Sets the points. `chosen` is the recommended number of workers, and `unit` is the unit of the speed."""
         self._points, self._chosen = tuple(points), chosen
         lines = [
             self.tr("{workers}: {speed} {unit}").format(

@@ -1,4 +1,6 @@
-"""The Advice drawer: what the fleet can do with the design's script, and buttons that apply recommendations."""
+"""The Advice drawer, which predicts the speed of the topology on the fleet, and has buttons that apply
+recommendations.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from torchyard_core.formatting import count, seconds
 from torchyard_core.next_steps import ProfileScript
 from torchyard_core.topology.file import TopologyFile
 from torchyard_core.topology.host_facts import HostFacts
-from torchyard_gui.bridge.jobs import Job
+from torchyard_gui.bridge.background_jobs import Job
 from torchyard_gui.theme.tokens import METRICS
 from torchyard_gui.topology.advice.curve import SpeedCurve
 from torchyard_gui.widgets import Card, ElidedLabel, label, remove_widgets, scroll_area
@@ -26,12 +28,12 @@ from torchyard_gui.widgets.next_steps import Here, error_text
 from torchyard_gui.widgets.text_labels import SectionLabel
 
 SETTLE_MS = 400
-"""Time after an edit of the design before new advice is made."""
+"""Delay in milliseconds between an edit of the topology and the request for new advice."""
 TABLE_ROWS = 6
 
 
 class Advisor(Protocol):
-    """The part of `AdviceSource` that the drawer uses."""
+    """Interface for predictions and measurements, which `AdviceSource` implements."""
 
     def advise(
         self,
@@ -57,7 +59,7 @@ class Advisor(Protocol):
 
 
 class AdviceDrawer(QFrame):
-    """Shows advice for the current design while it is visible. An edit of the design makes it anew."""
+    """Shows advice for the open topology. While the drawer is visible, the advice is updated after each edit."""
 
     apply_wanted = Signal(object, str)
     """Emitted with the topology of a recommendation and its title."""
@@ -146,13 +148,13 @@ class AdviceDrawer(QFrame):
     def is_measuring(self) -> bool:
         return self._measuring is not None and not self._measuring.is_finished
 
-    def design_changed(self) -> None:
-        """Makes the advice anew, shortly after the last of several changes."""
+    def topology_changed(self) -> None:
+        """Schedules new advice, so that several successive edits cause only one update."""
         if self.isVisible():
             self._soon.start()
 
     def refresh(self) -> None:
-        """Makes the advice for the design as it is now."""
+        """Requests advice for the open topology immediately."""
         self._soon.stop()
         if self._job is not None:
             self._job.cancel()
@@ -168,7 +170,7 @@ class AdviceDrawer(QFrame):
         )
 
     def measure(self) -> None:
-        """Measures the script, and then makes the advice anew."""
+        """Measures the script, and then requests new advice."""
         if self.is_measuring:
             return
         self.message.setText(self.tr("Preparing the measurement …"))
@@ -222,7 +224,7 @@ class AdviceDrawer(QFrame):
         for heading, alternative in shown:
             card = self._card(heading, alternative, unit)
             self._cards.addWidget(card)
-            card.show()  # Otherwise, Qt would show it only after the layout below.
+            card.show()  # Without this call, Qt would show the card only after the next layout.
             self.cards.append(card)
         self.curve.show_points(advice.curve, advice.fastest.counts.trainers, unit)
         self._show_next_host(advice, unit)
@@ -261,7 +263,7 @@ class AdviceDrawer(QFrame):
             )
         )
         if alternative.topology == self._source().topology:
-            card.body.addWidget(label(self.tr("This is the current design."), role="small", ink="3"))
+            card.body.addWidget(label(self.tr("This is the current topology."), role="small", ink="3"))
         else:
             button = push_button(self.tr("Apply"), lambda: self._apply(alternative), "quiet")
             button.setAccessibleName(self.tr("Apply {title}").format(title=alternative.title))

@@ -20,7 +20,7 @@ AFTER_MS = 2000
 
 
 class Autosave(QObject):
-    """Writes recovery snapshots of a document to a folder. If there is no folder, nothing is written."""
+    """Writes recovery snapshots of a document to a folder. Without a folder, nothing is written."""
 
     failed = Signal(str)
 
@@ -72,7 +72,7 @@ def tr(text: str) -> str:
 
 
 def offer_recovery(autosave: Autosave, files: FileActions, notices: NoticeQueue, editor: Editor) -> None:
-    """Offers to restore the latest unsaved work. After the user's decision, the next older work is offered."""
+    """Offers to restore the latest unsaved work. After the user has decided, offers the next older work."""
     work = next(iter(autosave.unsaved_work()), None)
     if work is None:
         return
@@ -99,9 +99,10 @@ def offer_recovery(autosave: Autosave, files: FileActions, notices: NoticeQueue,
 def restore_session(
     path: Path | None, autosave: Autosave, files: FileActions, notices: NoticeQueue, editor: Editor
 ) -> None:
-    """Opens the file of the last window and applies its unsaved changes, which a single undo reverts.
+    """Opens the file of the last window and applies its unsaved changes. A single undo reverts these changes.
 
-    If the file was written after these changes, they are not applied; the notice of `offer_recovery` still offers them.
+    If the file was written after these changes, they are not applied, but the notice of `offer_recovery` still offers
+    them.
     """
     if path is not None:
         files.open_now(path)
@@ -121,7 +122,7 @@ def restore_session(
 
 
 def _was_changed_since(work: UnsavedWork) -> bool:
-    """Whether the file was written after the snapshot of its unsaved changes."""
+    """Returns whether the file was written after the snapshot of its unsaved changes."""
     try:
         return work.path is not None and work.path.stat().st_mtime > work.written_at.timestamp() + 1
     except OSError:  # The file no longer exists.
@@ -129,8 +130,8 @@ def _was_changed_since(work: UnsavedWork) -> bool:
 
 
 def _restore(work: UnsavedWork, files: FileActions, editor: Editor) -> None:
-    """Opens the file to which the work belongs or, if there is none, an empty document, and applies the work as an edit
-    of the text.
+    """Opens the file of the unsaved work, or an empty document if there is no such file. Applies the work as an edit of
+    the text.
     """
     if work.path is None or not work.path.exists() or not files.open_now(work.path):
         files.begin()

@@ -1,4 +1,4 @@
-"""Reports about the conversion of a document from another system, and shows the document in a window."""
+"""Reports the result of converting a document from another system, and shows the document in a window."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torchyard_core.interop.remarks import Remark
 from torchyard_core.problems import Problem
 from torchyard_gui.widgets.layouts import FLUSH, vbox
 from torchyard_gui.widgets.next_steps import quoted
-from torchyard_gui.widgets.yaml_view import YamlView
+from torchyard_gui.widgets.yaml_editor import YamlEditor
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class DocumentWindow(QDialog):
         super().__init__(parent)
         self.setModal(False)
         self.resize(*SIZE)
-        self.view = YamlView()
+        self.view = YamlEditor()
         vbox(self.view, parent=self, margins=FLUSH)
 
     def show_remark(self, report: ConversionReport, remark: Remark) -> None:

@@ -14,6 +14,7 @@ from torchyard_core.interop.document_writer import IMAGE, Exported, ExportOption
 from torchyard_core.interop.format_registry import FORMATS, WRITTEN, write_foreign
 from torchyard_core.topology.model import Topology
 from torchyard_core.topology.replicas import replicas_of
+from torchyard_gui.theme.fonts import monospaced
 from torchyard_gui.topology.files.conversion_report import ConversionReport
 from torchyard_gui.topology.files.file_actions import FileActions
 from torchyard_gui.topology.inspector.fields import ChoiceField
@@ -22,7 +23,6 @@ from torchyard_gui.widgets.dialogs import ask_to_replace, dialog_layout
 from torchyard_gui.widgets.form_row import FormRow
 from torchyard_gui.widgets.next_steps import error_text
 from torchyard_gui.widgets.text_labels import SectionLabel, label, set_ink
-from torchyard_gui.widgets.yaml_view import monospaced
 
 SIZE = (760, 640)
 REMARKS_HEIGHT = 104
@@ -37,7 +37,7 @@ class ExportDialog(QDialog):
     written = Signal(object, str)
 
     def __init__(self, topology: Topology, files: FileActions, name: str, parent: QWidget) -> None:
-        """Creates the dialog in which the format `name` or, if it is not given, the first format is selected."""
+        """Creates the dialog. The format `name` or, without a name, the first format is selected."""
         super().__init__(parent)
         self._topology = topology
         self._files = files
@@ -141,7 +141,7 @@ class ExportDialog(QDialog):
             button.setEnabled(self._exported is not None)
 
     def _say(self, sentence: str) -> None:
-        """Shows why this format cannot be exported or the file cannot be written; "" hides the message."""
+        """Shows why the selected format cannot be exported or why the file cannot be written. "" hides the message."""
         self.message.setText(sentence)
         set_ink(self.message, "fail")
         self.message.setVisible(bool(sentence))

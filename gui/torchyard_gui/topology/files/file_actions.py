@@ -1,4 +1,4 @@
-"""Actions that create, open and save files, and deal with unsaved changes, read-only files and changes by other
+"""Actions that create, open and save files. They handle unsaved changes, read-only files and changes by other
 programs.
 """
 
@@ -34,7 +34,7 @@ class RecentFiles(Protocol):
 
 
 class FileActions(QObject):
-    """Actions that read and write the file of the document, with their notices."""
+    """Actions that read and write the file of the document, and their notices."""
 
     opened = Signal()
     """Emitted when a document has been opened, read again or newly started."""
@@ -67,7 +67,7 @@ class FileActions(QObject):
         self.guard(self.begin)
 
     def begin(self, value: Topology | None = None) -> None:
-        """Starts a document without a file, empty or with `value`. Unsaved changes are lost."""
+        """Starts a document without a file, which is empty or has the topology `value`. Unsaved changes are lost."""
         self._forget()
         self._document.start_new(value)
         self.opened.emit()
@@ -83,7 +83,7 @@ class FileActions(QObject):
         self.guard(lambda: self.open_now(path))
 
     def open_now(self, path: Path) -> bool:
-        """Opens a file, discarding unsaved changes. If it cannot be read, shows the error and returns False."""
+        """Opens a file, discarding unsaved changes. If the file cannot be read, shows the error and returns False."""
         try:
             self._document.open(path)
         except FileProblem as problem:
@@ -106,7 +106,7 @@ class FileActions(QObject):
             self._notices.clear(subject)
 
     def save(self, then: Callable[[], object] | None = None) -> None:
-        """Saves the document, and then calls `then`. If the document has no file, asks the user for one."""
+        """Saves the document, and then calls `then`. If the document has no file, first asks the user for a file."""
         self._editor.settle()
         if self._document.path is None:
             self.ask_save(then)
@@ -117,7 +117,8 @@ class FileActions(QObject):
         dialog = self.dialog(self.tr("Save the topology"))
         dialog.setAcceptMode(QFileDialog.AcceptMode.AcceptSave)
         dialog.setDefaultSuffix("yaml")
-        # Qt's own question would block the program, and some desktop environments ask before the suffix is added.
+        # Qt's overwrite confirmation would block the program, and some desktop environments show it before the suffix
+        # is added.
         dialog.setOption(QFileDialog.Option.DontConfirmOverwrite)
         dialog.selectFile(self._document.path.name if self._document.path is not None else self._first_name())
         dialog.fileSelected.connect(lambda chosen: self._save_as(Path(chosen), then))
@@ -136,9 +137,9 @@ class FileActions(QObject):
             ask_to_replace(path, lambda: self.save_to(path, then), lambda: self.ask_save(then), self._window)
 
     def save_to(self, path: Path | None, then: Callable[[], object] | None = None) -> bool:
-        """Saves the document, to `path` if it is given. If this fails, shows why and returns False."""
+        """Saves the document, to `path` if it is given. If saving fails, shows the error and returns False."""
         self._editor.settle()
-        # A topology without a name is named after its file, and so are its runs.
+        # A topology without a name gets the name of its file. Its runs then have the same name.
         names = path is not None and self._document.path is None and self._document.value.name == UNTITLED
         if names and path is not None:
             names = not self._editor.set_name(path.stem)
@@ -170,7 +171,7 @@ class FileActions(QObject):
         if state == "same":
             self._notices.clear("disk")
         elif self._document.problems and state == "changed" and not self._document.is_modified:
-            # There are no unsaved changes, so another program has probably corrected the invalid file.
+            # Without unsaved changes, the invalid file can be read again: another program has probably corrected it.
             self.reload()
         elif state == "gone":
             text = self.tr("{file} no longer exists. Save the topology to write it again.")
@@ -204,8 +205,8 @@ class FileActions(QObject):
             self._notices.clear("read-only")
 
     def guard(self, then: Callable[[], object]) -> None:
-        """Calls `then` immediately if there are no unsaved changes, otherwise once the user has saved or discarded
-        them.
+        """Calls `then` at once if there are no unsaved changes. Otherwise, asks the user, and calls `then` after the
+        changes have been saved or discarded.
         """
         self._editor.settle()
         if not self._document.is_modified:
@@ -228,7 +229,8 @@ class FileActions(QObject):
     def dialog(self, title: str, filters: str = FILTER, parent: QWidget | None = None) -> QFileDialog:
         """Creates a file dialog.
 
-        It starts in the folder of the document, or else of the most recent file, or else in the user's home.
+        The dialog starts in the folder of the document, else in the folder of the most recent file, else in the home
+        folder.
         """
         folder = self._document.folder or next((path.parent for path in self._recent.recent_files), Path.home())
         dialog = QFileDialog(parent or self._window, title, str(folder), filters)
@@ -237,7 +239,7 @@ class FileActions(QObject):
 
 
 class FileWatcher(QObject):
-    """Watches whether the file differs from the version that was last read or written."""
+    """Watches whether the document's file differs from the version that was last read or written."""
 
     state_changed = Signal(str)
     """Emitted with `same`, `changed` or `gone`."""
@@ -251,9 +253,9 @@ class FileWatcher(QObject):
         document.path_changed.connect(self._follow)
 
     def look(self) -> None:
-        """Compares the file with the known version.
+        """Compares the file with the version that was last read or written.
 
-        Editors replace files, which ends the watch of a QFileSystemWatcher. The watch is therefore renewed here.
+        Also renews the watch, because a QFileSystemWatcher stops watching a file that an editor replaces.
         """
         self._watch()
         state = self._document.disk_state()

@@ -12,7 +12,7 @@ from PySide6.QtGui import QAction
 from PySide6.QtWidgets import QDialog, QFileDialog, QListWidget, QListWidgetItem, QWidget
 
 from torchyard_core.errors import FileProblem
-from torchyard_core.yaml_io.yaml_file import read_text
+from torchyard_core.yaml_io.file_reader import read_text
 from torchyard_gui.theme.theme import theme
 from torchyard_gui.topology.editor import Editor
 from torchyard_gui.topology.files.conversion_report import ConversionReport
@@ -68,9 +68,9 @@ class ImportExport(QObject):
         return [self.import_action, self.export_action]
 
     def ask_import(self) -> None:
-        """Opens a file dialog for the document.
+        """Opens a dialog that asks for the document to import.
 
-        Unless the user chooses a format in the dialog, the format is detected.
+        If the user does not choose a format in the dialog, the format is detected.
         """
         from torchyard_core.interop.format_registry import FORMATS, READ
 
@@ -155,7 +155,7 @@ class ImportExport(QObject):
         self._say(self.tr("{file} was read as {what}.").format(file=report.document, what=what))
 
     def _opened(self) -> None:
-        """Offers an import if the file that was opened as a topology is a document from another system."""
+        """Offers an import if a file that was opened as a topology is a document from another system."""
         self._problems.show_remarks(None)
         path = self._document.path
         if not self._document.problems or path is None:
@@ -170,7 +170,7 @@ class ImportExport(QObject):
             self._notices.show("file", "info", text, NoticeButton(self.tr("Import it"), lambda: self.import_file(path)))
 
     def ask_export(self) -> None:
-        """Opens the export dialog, or shows the errors of the topology."""
+        """Opens the export dialog or, if errors of the topology prevent an export, shows the errors."""
         from torchyard_core.interop.format_registry import problems_of_export
         from torchyard_gui.topology.files.export_dialog import ExportDialog
 

@@ -1,4 +1,4 @@
-"""Group of the inspector: a heading, and a row for each key of a block of the topology file."""
+"""Group of the inspector, which has a heading and a row for each key of a block of the topology file."""
 
 from __future__ import annotations
 
@@ -16,12 +16,10 @@ from torchyard_gui.widgets.text_labels import Divider, SectionLabel
 
 NAME_WIDTH = 112
 LEAST_WIDTH = 72
-"""Minimum width of a field in pixels, which does not depend on its text. Text that does not fit is shortened or
-wrapped.
-"""
+"""Minimum width of a field in pixels, regardless of its text. Text that does not fit is shortened or wrapped."""
 
 Change = Callable[[str, Any, str], str]
-"""Called with (key, new value, label of the key). Returns the reason for a refusal, or "" if the value is accepted."""
+"""Function of (key, new value, label of the key) that returns the reason for a refusal, or "" if there is none."""
 
 
 def stack(groups: Sequence[QWidget], inside: QVBoxLayout) -> None:
@@ -33,7 +31,7 @@ def stack(groups: Sequence[QWidget], inside: QVBoxLayout) -> None:
 
 
 class Group(QWidget):
-    """Fields for the keys of one block, or of several blocks that are changed together."""
+    """Fields for the keys of one block, or of several blocks that are edited together."""
 
     def __init__(self, title: str, change: Change) -> None:
         super().__init__()
@@ -97,5 +95,5 @@ class Group(QWidget):
         row.set_problem(why)
         announce(row, f"{row.name.text()}: {why}", urgent=True)
         if isinstance(field := self.field(key), ChoiceField):
-            # Refused text is kept, so that the user can correct it. A refused choice is reset.
+            # A refused text stays in its field, so that the user can correct it. A refused choice is reset.
             field.set_values([getattr(block, key) for block in self._blocks])

@@ -1,9 +1,9 @@
-"""Fields that show and change one value in several blocks together.
+"""Fields that show one value of several blocks of the topology file, and change the value in all of these blocks.
 
 `set_values` takes the value of each block. If the values differ, the field is empty and shows a placeholder.
-`committed` is emitted with the new value for all blocks. If a field for a number contains other text, `committed` is
-emitted with the text, and torchyard_core refuses it with a message. For other text that cannot be parsed, `misread` is
-emitted with a message.
+`committed` is emitted with the new value for all blocks. If a number field contains text that is not a number,
+`committed` is emitted with the text, which torchyard_core refuses with a message. If any other field contains text that
+cannot be parsed, `misread` is emitted with a message.
 """
 
 from __future__ import annotations
@@ -90,7 +90,9 @@ LINES = (1, 5)
 
 
 class LinesField(QPlainTextEdit):
-    """Field for a list of lines. Ctrl+Enter and leaving the field commit a changed value; Tab leaves the field."""
+    """Field for a list of lines. A changed value is committed with Ctrl+Enter, or when the field loses the focus. Tab
+    leaves the field.
+    """
 
     committed = Signal(object)
     misread = Signal(str)
@@ -107,7 +109,7 @@ class LinesField(QPlainTextEdit):
         self._fit()
 
     def _fit(self) -> None:
-        """Fits the height of the field to its wrapped lines."""
+        """Adjusts the height of the field to its wrapped lines."""
         # The layout of a plain-text document gives its height in lines, not in pixels.
         shown = min(max(round(self.document().size().height()), LINES[0]), LINES[1])
         self.setFixedHeight(shown * self.fontMetrics().lineSpacing() + 14)
@@ -115,7 +117,7 @@ class LinesField(QPlainTextEdit):
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
         if event.size().width() != event.oldSize().width():
-            self._fit()  # The height depends on the width, at which the lines are wrapped.
+            self._fit()  # The height depends on the width at which the lines are wrapped.
 
     def set_values(self, values: Sequence[Any]) -> None:
         value, same = one_of(values)
@@ -144,7 +146,7 @@ class LinesField(QPlainTextEdit):
 
     def event(self, event: QEvent) -> bool:
         if event.type() == QEvent.Type.ShortcutOverride and isinstance(event, QKeyEvent) and _commits(event):
-            event.accept()  # While the field has the focus, the key must not trigger a shortcut of the page.
+            event.accept()  # While the field has the focus, Ctrl+Enter must not trigger a shortcut of the page.
             return True
         return super().event(event)
 
@@ -195,18 +197,20 @@ def mixed() -> str:
 
 
 def one_of(values: Sequence[Any]) -> tuple[Any, bool]:
-    """Returns the common value and True if all values are equal, else (None, False)."""
+    """Returns (value, True) if all values are equal, otherwise (None, False)."""
     if values and all(value == values[0] for value in values):
         return values[0], True
     return None, False
 
 
 BUTTON = 24
-"""Width of a button inside a line, in pixels."""
+"""Width of a button inside a line edit, in pixels."""
 
 
 class LineField(ElidedLine):
-    """Field for text. Enter and leaving the field commit a changed value. `empty` is the placeholder."""
+    """Field for text. A changed value is committed with Enter, or when the field loses the focus. `empty` is the
+    placeholder.
+    """
 
     committed = Signal(object)
     misread = Signal(str)
@@ -252,7 +256,7 @@ class TextField(LineField):
 class PathField(TextField):
     """Field for a path. A button, or Alt+Down, opens a file dialog.
 
-    A path that is chosen in the dialog and is inside the base folder becomes relative to it.
+    A path that is chosen in the dialog becomes relative if it is inside the base folder.
     """
 
     def __init__(self, empty: str, base: Callable[[], Path | None], *, folders: bool = False) -> None:
@@ -275,7 +279,7 @@ class PathField(TextField):
         super().keyPressEvent(event)
 
     def choose(self) -> None:
-        """Opens the dialog at the current path."""
+        """Opens the file dialog at the current path."""
         base = self._base() or Path.home()
         present = base / self.text().strip()
         title = tr("Choose the working folder") if self._folders else tr("Choose the script")

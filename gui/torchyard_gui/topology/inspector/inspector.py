@@ -1,4 +1,6 @@
-"""The inspector: settings of the selected replicas and their pools or, with no selection, of the whole topology."""
+"""The inspector. It shows the settings of the selected replicas and their pools or, without a selection, of the whole
+topology.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,7 @@ class Inspector(QFrame):
     """A panel that shows either the fields of the topology or the fields of the selection."""
 
     wanted = Signal()
-    """Emitted before `focus` moves the focus to a field, so that the inspector is shown."""
+    """Emitted before `focus` moves the focus to a field, so that the receiver can show the inspector."""
 
     def __init__(self, editor: Editor, planning: PlanningTime, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -43,16 +45,16 @@ class Inspector(QFrame):
         self._planning = planning
         self._plan: Plan | None = None
         self.exchange = ExchangeFacts()
-        """The known facts about the exchange; set by the page before `show_plan`."""
+        """The known facts about the gradient exchange; set by the page before `show_plan`."""
         self.badge = RoleBadge("worker", 20)
         self.title = ElidedLabel(role="title")
         self.subtitle = ElidedLabel(role="small", ink="2")
-        self.design = Group("", lambda key, value, label: editor.set_name(value))
-        self.design.add("name", self.tr("Name"), LineField(), self.tr("The run's name."))
+        self.topology = Group("", lambda key, value, label: editor.set_name(value))
+        self.topology.add("name", self.tr("Name"), LineField(), self.tr("The run's name."))
         self.strategy = StrategyGroup(editor)
         self.program = ProgramGroup(editor)
         self._panels = QStackedWidget()
-        self._panels.addWidget(_scrolled(self.tr("Fields of the design"), self.design, self.strategy, self.program))
+        self._panels.addWidget(_scrolled(self.tr("Fields of the topology"), self.topology, self.strategy, self.program))
         words = vbox(self.title, self.subtitle, spacing=0)
         head = hbox(margins=(16, 12, 16, 8), spacing=10)
         head.addWidget(self.badge, 0, Qt.AlignmentFlag.AlignTop)
@@ -62,9 +64,9 @@ class Inspector(QFrame):
 
     @cached_property
     def _of_selection(self) -> tuple[PlaceGroup, PoolGroup]:
-        """The fields of a selection.
+        """The fields for a selection.
 
-        They are created by `make_rest` or when replicas are first selected, so that the window opens faster.
+        They are created when replicas are first selected, or earlier by `make_rest`, so that the window opens faster.
         """
         place, pools = PlaceGroup(self._editor, self._planning), PoolGroup(self._editor)
         self._panels.addWidget(_scrolled(self.tr("Fields of the selection"), place, pools))
@@ -79,18 +81,18 @@ class Inspector(QFrame):
         return self._of_selection[1]
 
     def make_rest(self) -> None:
-        """Creates the fields of a selection in advance."""
+        """Creates the fields for a selection in advance."""
         _ = self._of_selection
 
     def show_plan(self, plan: Plan) -> None:
         """Shows the current topology and its plan."""
         self._plan = plan
-        self.setEnabled(self._editor.holds_design)
+        self.setEnabled(self._editor.holds_topology)
         chosen = self._editor.selection
         if chosen:
             self._show_replicas(chosen, plan)
         else:
-            self._show_design()
+            self._show_topology()
         settle_layouts()
 
     def show_problems(self, problems: Sequence[Problem]) -> None:
@@ -100,7 +102,7 @@ class Inspector(QFrame):
             for group in self.pools.groups:
                 group.show_problems(of_pools)
         self.strategy.group.show_problems(keys_of_block(problems, "strategy"))
-        self.design.show_problems({problem.path: problem.message for problem in problems if problem.path == "name"})
+        self.topology.show_problems({problem.path: problem.message for problem in problems if problem.path == "name"})
         program = keys_of_block(problems, "program")
         if "" in program:
             program[whole_block_key(self._editor.value, "program")] = program[""]
@@ -112,7 +114,7 @@ class Inspector(QFrame):
         settle_layouts()
 
     def focus(self, block: str, key: str) -> bool:
-        """Sets the focus to the field for a key of `pools`, `pins`, `strategy`, `program` or the top level (`""`).
+        """Moves the focus to the field for a key of `pools`, `pins`, `strategy`, `program` or the top level (`""`).
 
         Returns whether there is a visible field for the key.
         """
@@ -123,8 +125,8 @@ class Inspector(QFrame):
         if block == "pools":
             groups = self.pools.groups
         else:
-            of_design = {"strategy": (self.strategy.group,), "program": self.program.groups}
-            groups = of_design.get(block, (self.design,))
+            of_topology = {"strategy": (self.strategy.group,), "program": self.program.groups}
+            groups = of_topology.get(block, (self.topology,))
         for group in groups:
             if group.shows(key):
                 return self._focus(group.field(key))
@@ -144,12 +146,12 @@ class Inspector(QFrame):
             area.ensureWidgetVisible(field, 0, 2 * field.height())
         return True
 
-    def _show_design(self) -> None:
+    def _show_topology(self) -> None:
         self._panels.setCurrentIndex(0)
         value = self._editor.value
         count = sum(pool.replicas for pool in value.pools)
         self.badge.hide()
-        self.title.setText(self.tr("Design"))
+        self.title.setText(self.tr("Topology"))
         if count == 1:
             text = self.tr("1 replica")
         elif len(value.pools) == 1:
@@ -157,7 +159,7 @@ class Inspector(QFrame):
         else:
             text = self.tr("{replicas} replicas in {pools} pools").format(replicas=count, pools=len(value.pools))
         self.subtitle.setText(text)
-        self.design.show_blocks([value])
+        self.topology.show_blocks([value])
         self.strategy.show_topology(value, self.exchange)
         self.program.show_program(value.program)
 

@@ -1,4 +1,4 @@
-"""Group of the inspector with the placement and the pins of the selected replicas."""
+"""Inspector group with the placement and the pins of the selected replicas."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from torchyard_gui.widgets.text_labels import SectionLabel, label
 
 
 class PlaceGroup(QWidget):
-    """Places of the selected replicas, with the pin of a single replica as text.
+    """Shows the places of the selected replicas and, for a single replica, the pin as text.
 
     Buttons pin the replicas to their current places or unpin them.
     """
@@ -91,7 +91,7 @@ class PlaceGroup(QWidget):
         return where + " " + self.tr("Pinned: {pinned} of {count}.").format(pinned=pinned, count=chosen)
 
     def _places(self) -> dict[str, str]:
-        """Returns the places (host and GPUs) of the selected replicas that have one."""
+        """Returns the places (host and GPUs) of those selected replicas that are placed."""
         chosen = set(self._editor.selection)
         if self._plan is None:
             return {}

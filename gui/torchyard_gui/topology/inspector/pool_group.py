@@ -1,4 +1,4 @@
-"""Groups of the inspector with the settings of the selected replicas' pools, which are changed together."""
+"""Inspector groups for the settings of the selected replicas' pools, which are changed together."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ from torchyard_gui.widgets.layouts import FLUSH, vbox
 
 
 class PoolGroup(QWidget):
-    """Three groups: the pool itself, the requirements of its replicas, and their arguments and environment."""
+    """Three groups of fields: the pool itself, the requirements of its replicas, and their arguments and
+    environment.
+    """
 
     def __init__(self, editor: Editor) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Groups of the inspector with the settings of the program."""
+"""Inspector groups for the settings of the program."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ OF_COMMAND = ("command", "tf_master_name")
 
 
 class ProgramGroup(QWidget):
-    """Four groups: the program, its files and setup, checkpoints and failures, and the end of the run."""
+    """Four groups of fields: the program, its files and setup, checkpoints and failures, and the end of the run."""
 
     def __init__(self, editor: Editor) -> None:
         super().__init__()
@@ -110,7 +110,9 @@ class ProgramGroup(QWidget):
         add("tf_master_name", tr("Chief in TF_CONFIG"), master, tr("Name of the chief in TF_CONFIG."))
 
     def _file_folder(self) -> Path | None:
-        """Returns the folder of the file, to which the working folder is relative, or None if there is no file."""
+        """Returns the folder of the topology file, to which the working folder is relative, or None if there is no
+        file.
+        """
         return self._editor.document.folder
 
     def _working_folder(self) -> Path | None:
@@ -118,7 +120,7 @@ class ProgramGroup(QWidget):
         return folder / self._editor.value.program.workdir if folder and self._editor.value.program.workdir else folder
 
     def show_program(self, program: Program) -> None:
-        """Shows the keys that the program's launcher uses, and other keys that are set."""
+        """Shows the keys that the program's launcher uses, and all other keys that have a value."""
         hidden = OF_COMMAND if program.launcher is Launcher.TORCH else OF_TORCH
         for group in self.groups:
             for key, row in group.rows.items():

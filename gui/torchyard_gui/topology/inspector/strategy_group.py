@@ -1,4 +1,4 @@
-"""Group of the inspector with the strategy: its kind, a description, and the settings that have an effect."""
+"""Inspector group for the strategy, with its kind, a description, and the settings that have an effect."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from torchyard_gui.widgets.text_labels import label
 
 UNKNOWN = ExchangeFacts()
 KIND_WIDTH = 72
-"""Width in pixels of the label beside the field for the strategy, because names of strategies need more space than
-numbers.
+"""Width in pixels of the label beside the field for the strategy. The label is narrower than those of other fields,
+because names of strategies need wider fields than numbers.
 """
 
 
 class StrategyGroup(QWidget):
-    """Fields for the kind of the strategy and its settings. Below each setting is an explanation."""
+    """Fields for the kind of the strategy and its settings. Each setting has an explanation below its field."""
 
     def __init__(self, editor: Editor) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ class StrategyGroup(QWidget):
         self.group.add(setting.key, tr(setting.title), _field(setting), sentence).set_note(sentence)
 
     def show_topology(self, topology: Topology, facts: ExchangeFacts = UNKNOWN) -> None:
-        """Shows the strategy of a topology, with the settings that its kind uses."""
+        """Shows the strategy of a topology, with the settings that this kind of strategy uses."""
         strategy = topology.strategy
         shown = {"kind", *spec_of(strategy.kind).settings}
         for key, row in self.group.rows.items():
@@ -70,7 +70,9 @@ class StrategyGroup(QWidget):
 
 
 def _field(setting: StrategySetting) -> Field:
-    """Returns the field for a setting. Fields for numbers take defaults and lower bounds from the model of the file."""
+    """Returns the field for a setting. The default and the lower bound of a number come from the schema of the topology
+    file.
+    """
     field = Strategy.model_fields[setting.key]
     if setting.choices:
         return ChoiceField([(value, tr(title)) for value, title in setting.choices])
@@ -114,13 +116,17 @@ def exchange_sentence(kind: StrategyKind, counts: Mapping[Role, int], facts: Exc
 
 
 def duration(value: float, facts: ExchangeFacts) -> str:
-    """Formats a duration given in M/B, as a time if M and B are known."""
+    """Formats a duration that is given in units of M/B, the gradient size divided by the link bandwidth. The text is a
+    time if both are known, and a multiple of M/B otherwise.
+    """
     known = facts.seconds_of(value)
     return f"{_number(value)}·M/B" if known is None else seconds(known)
 
 
 def basis_sentence(facts: ExchangeFacts) -> str:
-    """Returns a sentence that names the data from which durations are computed, or defines M and B."""
+    """Returns a sentence that names the gradient size and the link bandwidth from which durations are computed. If a
+    value is unknown, the sentence defines its symbol, M or B.
+    """
     if facts.gradient_bytes is None:
         return tr(
             "M is the size of the gradients, B the bandwidth of a host's link. Times are shown after the first run of "
@@ -130,7 +136,7 @@ def basis_sentence(facts: ExchangeFacts) -> str:
     if facts.link_bytes_s is None:
         return tr(
             "M, the size of the gradients, was {size} in the last run. B, the bandwidth of a host's link, is measured "
-            "by the next launch."
+            "by the next launch over SSH."
         ).format(size=size_)
     return tr("For {size} of gradients, as in the last run, and links of {bandwidth}.").format(
         size=size_, bandwidth=bandwidth(facts.link_bytes_s)

@@ -58,6 +58,29 @@ def was_closed(client: socket.socket) -> bool:
     return True
 
 
+def test_both_ends_of_a_connection_send_small_messages_at_once() -> None:
+    async def meeting() -> list[int]:
+        accepted: asyncio.Future[Stream] = asyncio.get_running_loop().create_future()
+
+        async def serve(stream: Stream, introduction: Message) -> None:
+            stream.send({"store": "ready"})
+            accepted.set_result(stream)
+
+        listener = Listener({KEY: serve})
+        with socket.create_server((HERE, 0)) as door:
+            await listener.open(door)
+            own, _ = await gang_link.call(*door.getsockname(), KEY, {"store": "worker-0", "session": "s"})  # type: ignore[call-arg]  # getsockname() returns two values.
+            ends = [own, await accepted]
+            sockets = [each._writer.get_extra_info("socket") for each in ends]
+            found = [int(each.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)) for each in sockets]
+            for each in ends:
+                each.abort()
+            listener.close()
+        return found
+
+    assert all(asyncio.run(meeting()))
+
+
 def test_a_connection_that_ends_before_it_is_served_is_no_error() -> None:
     async def meeting() -> list[dict[str, Any]]:
         mistakes: list[dict[str, Any]] = []

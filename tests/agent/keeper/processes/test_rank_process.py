@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from torchyard_agent.keeper.metrics_receiver import LatestMetrics
 from torchyard_agent.keeper.processes import rank_process
 from torchyard_agent.keeper.processes.rank_process import ARCHIVE, RunPlace
+from torchyard_agent.keeper.rank_metrics import LatestMetrics
 from torchyard_agent.protocol import metrics_report
 
 PLACE = RunPlace("run-1", "gpu-a", "/runs/run-1", "\0torchyard/0/x/report/run-1")

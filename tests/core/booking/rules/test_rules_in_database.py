@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 from tests.core.booking.teams import NOW, SLOTS, Team, draft
 from torchyard_core.booking.errors import Refused
 from torchyard_core.booking.model import Booking, Draft, State
+from torchyard_core.booking.rules.open_times import Window
 from torchyard_core.booking.rules.quota import gpu_hours
 from torchyard_core.booking.rules.refusal import Circumstances, find_refusal
 from torchyard_core.booking.rules.team_rules import Rules
-from torchyard_core.booking.rules.windows import Window
 from torchyard_core.booking.store import open_store
 from torchyard_core.booking.store.migrations.versions.v0003_team_rules import DEFAULTS
 

@@ -10,11 +10,11 @@ import pytest
 
 from tests.core.booking.teams import NOW, SLOTS, draft
 from torchyard_core.booking.errors import Refused
-from torchyard_core.booking.model import Booking, IdleEvidence, Login, State, persons_of
+from torchyard_core.booking.model import Booking, IdleEvidence, State
 from torchyard_core.booking.rules.idle_release import Verdict, verdict
+from torchyard_core.booking.rules.open_times import Window
 from torchyard_core.booking.rules.refusal import Circumstances, find_refusal
 from torchyard_core.booking.rules.team_rules import FORM, Rules
-from torchyard_core.booking.rules.windows import Window
 from torchyard_core.booking.slots import format_slots, parse_slots
 from torchyard_core.booking.time_parser import length, moment
 from torchyard_core.booking.usage_report import UsageRow, to_csv
@@ -114,13 +114,6 @@ def test_of_what_two_reporters_saw_in_one_second_use_counts():
     idle, used = IdleEvidence("b1", NOW, now, "ada"), IdleEvidence("b1", now, now, "kim")
     for seen in ([idle, used], [used, idle]):
         assert verdict(booking(), seen, Rules(), now).verdict is Verdict.FINE
-
-
-def test_shared_logins_are_one_of_several_persons():
-    logins = [Login("gpu-*", "ubuntu", "lee"), Login("*", "ubuntu", "kim"), Login("gpu-a", "kim", "kim")]
-    assert persons_of(logins, "gpu-a", "ubuntu") == ("kim", "lee")
-    assert persons_of(logins, "big-cpu", "ubuntu") == ("kim",)
-    assert persons_of(logins, "gpu-b", "kim") == ()
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from datetime import timedelta
 from tests.core.booking.teams import NOW, SLOTS
 from torchyard_core.booking.model import Booking, State
 from torchyard_core.booking.search.current_availability import slots_now
+from torchyard_core.cli.commands.status import booked_by
 
 HOUR = timedelta(hours=1)
 
@@ -17,7 +18,7 @@ def test_a_slot_is_free_where_it_is_neither_booked_nor_used_and_of_unknown_use_w
     users = {"GPU-a0": ["kim: python (7)"], "GPU-a1": [], "GPU-a2": ["ann: python (8)"]}
     found = slots_now(SLOTS[:4], [later, running], users, NOW)
     assert [one.is_free for one in found] == [False, True, False, None]
-    assert [one.words(NOW, "UTC") for one in found] == [
+    assert [booked_by(one, NOW, "UTC") for one in found] == [
         "kim until 09:00 (digits)",
         "free until 09:00 (lee)",
         "used without a booking",

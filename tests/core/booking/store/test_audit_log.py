@@ -15,7 +15,7 @@ from tests.core.booking.teams import NOW, Team, draft
 from torchyard_core.booking.change_history import headline, lines
 from torchyard_core.booking.errors import Refused
 from torchyard_core.booking.search.slot_search import Wish
-from torchyard_core.booking.store.engine import make_engine, transaction
+from torchyard_core.booking.store.database_engine import make_engine, transaction
 
 HOUR = timedelta(hours=1)
 
@@ -130,3 +130,18 @@ def test_a_file_of_an_older_torchyard_gets_a_history_from_then_on(tmp_path, cloc
         assert [(one.person, one.kind) for one in kim.history("old")] == [("kim", "changed")]
     finally:
         team.close()
+
+
+def test_a_change_that_was_made_in_slurm_is_recorded_as_slurm_s(team: Team) -> None:
+    kim = team.open("kim")
+    made = kim.book(draft("a0", 1, 2))
+    with kim.in_the_name_of("hpc"):
+        kim.change(made.id, title="moved")
+    kim.change(made.id, title="mine")
+    changes = kim.history(made.id)
+    assert [(one.desktop, one.cluster) for one in changes] == [
+        (platform.node(), ""),
+        ("slurm:hpc", "hpc"),
+        (platform.node(), ""),
+    ]
+    assert headline(changes[1], "UTC").endswith("  Slurm (hpc) changed it")

@@ -18,7 +18,7 @@ from torchyard_core.booking.model import IdleEvidence, Use
 from torchyard_core.booking.rules.team_rules import Rules
 from torchyard_core.booking.search.slot_search import Wish
 from torchyard_core.booking.store import open_store, setup_team
-from torchyard_core.booking.store.engine import make_engine, transaction
+from torchyard_core.booking.store.database_engine import make_engine, transaction
 
 HOUR = timedelta(hours=1)
 HIDDEN = """

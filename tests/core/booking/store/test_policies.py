@@ -229,7 +229,7 @@ def test_a_store_of_a_newer_schema_is_left_alone(team):
     if team.server is None:
         from sqlalchemy import text
 
-        from torchyard_core.booking.store.engine import transaction
+        from torchyard_core.booking.store.database_engine import transaction
 
         with transaction(store.session.engine, writes=True) as connection:
             connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))

@@ -20,7 +20,7 @@ from torchyard_core.booking.model import Booking, Draft
 from torchyard_core.booking.search.conflict import Clash
 from torchyard_core.booking.store import BookingStore, tables
 from torchyard_core.booking.store.booking_writer import insert_rows, row_of
-from torchyard_core.booking.store.engine import Overlap, transaction
+from torchyard_core.booking.store.database_engine import Overlap, transaction
 
 RACERS = 50
 LONG_S = 150  # The limit is generous, because the machine may be busy.
@@ -130,7 +130,7 @@ def test_a_desktop_that_is_killed_within_a_transaction_leaves_nothing_and_blocks
 
 
 def test_a_file_that_another_program_holds_is_busy_and_says_so(tmp_path, monkeypatch):
-    monkeypatch.setattr("torchyard_core.booking.store.engine.BUSY_S", 0.1)
+    monkeypatch.setattr("torchyard_core.booking.store.database_engine.BUSY_S", 0.1)
     team = Team(Clock(), None, f"sqlite:///{tmp_path / 'b.sqlite3'}")
     try:
         one, other = team.open("kim"), team.open("lee")

@@ -11,8 +11,8 @@ import pytest
 from tests.core.booking.store.test_member_sql import psql
 from tests.core.booking.teams import NOW, Team, draft
 from torchyard_core.booking.model import Booking, IdleEvidence
+from torchyard_core.booking.rules.open_times import Window
 from torchyard_core.booking.rules.team_rules import Rules
-from torchyard_core.booking.rules.windows import Window
 from torchyard_core.booking.search.conflict import Clash
 from torchyard_core.booking.search.slot_search import Wish
 from torchyard_core.booking.store import BookingStore
@@ -103,7 +103,7 @@ def test_one_whom_the_rules_refuse_keeps_the_place_from_none(team: Team) -> None
 def test_rules_that_cannot_be_read_keep_no_booking_from_being_let_go(team: Team) -> None:
     from sqlalchemy import text
 
-    from torchyard_core.booking.store.engine import transaction
+    from torchyard_core.booking.store.database_engine import transaction
 
     kim = team.open("kim")
     booking = kim.book(draft("a0", 0, 8))

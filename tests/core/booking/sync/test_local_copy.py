@@ -24,7 +24,7 @@ from tests.core.booking.teams import NOW, Clock, Team, draft
 from torchyard_core.booking.errors import Refused, StoreUnavailable
 from torchyard_core.booking.model import Booking, Draft, Slot
 from torchyard_core.booking.store import BookingStore, open_store
-from torchyard_core.booking.store.engine import close_engine, make_engine, parsed, transaction
+from torchyard_core.booking.store.database_engine import close_engine, make_engine, parsed, transaction
 from torchyard_core.booking.sync.cached_calendar import Calendar
 from torchyard_core.booking.sync.local_copy import AT_A_TIME, LocalCopy
 

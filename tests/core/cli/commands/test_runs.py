@@ -24,7 +24,7 @@ MakeDesktop = Callable[..., Desktop]
 
 SHOWN_KEYS = {"run_id", "name", "state", "reason", "as_of", "fresh", "alive", "primary", "hosts", "submitted",
               "launched_from", "restarted_from", "asked", "memberships", "interruptions", "telemetry_problem",
-              "jobs", "replicas", "metrics", "timings", "comparison"}  # fmt: skip
+              "jobs", "nodes", "replicas", "metrics", "timings", "comparison"}  # fmt: skip
 
 
 def detached(desktop: Desktop, file: Path) -> str:
@@ -158,7 +158,8 @@ for turn in range(int(name[-1]), 8, 2):
         time.sleep(0.01)
     print("turn", turn, flush=True)
     index = log.with_name(log.name + ".times")
-    while not index.exists() or int(index.read_bytes()[-32:].split()[0]) < log.stat().st_size:
+    # The file exists before its first entry is written.
+    while not (index.exists() and (entry := index.read_bytes()[-32:]) and int(entry.split()[0]) >= log.stat().st_size):
         time.sleep(0.01)
     (folder / f"done-{turn}").touch()
 """

@@ -89,7 +89,7 @@ def test_validate_checks_a_search_as_a_launch_does(desktop: Desktop, tmp_path: P
         f"{search}:2:47: error range the range of lr is empty: low 2 is above high 1",
     ]
     refused = torchyard(desktop, "sweep", file, search, code=1).stderr
-    assert refused.startswith(f"torchyard: {lines[0]}\n{lines[1]}. Correct the file")
+    assert refused.splitlines() == [*lines, "torchyard: Correct the file, then start it again."]
     found = answer(desktop, "validate", file, search, code=1)
     assert [problem["code"] for problem in found["problems"]] == ["parameter-unknown"]
     assert [(problem["line"], problem["column"]) for problem in found["search"]["problems"]] == [(2, 47)]
@@ -182,3 +182,11 @@ def test_a_plan_for_a_cluster_reads_its_nodes_or_says_why_it_cannot(desktop: Des
     ).stderr  # fmt: skip
     mixed = written(tmp_path, GOOD.replace("[gpu-a]", "[hpc]"))
     assert "all pools of a run need the same place" in torchyard(desktop, "plan", mixed, code=2).stderr
+
+
+def test_files_of_a_sweep_in_the_wrong_order_are_recognised(desktop: Desktop, tmp_path: Path) -> None:
+    search, file = tmp_path / "search.yaml", written(tmp_path, GOOD)
+    search.write_text(SEARCH)
+    refused = torchyard(desktop, "sweep", search, file, code=2).stderr
+    assert "they are in the wrong order. Name the topology first." in refused
+    assert f" validate {file} {search}`" in torchyard(desktop, "validate", search, file, code=2).stderr

@@ -85,6 +85,17 @@ def test_the_jobs_of_a_run_on_a_cluster_are_a_line(capsys: pytest.CaptureFixture
     assert "jobs 7 (RUNNING), 8 of group-1 (n2: the disk is full)" in capsys.readouterr().out.splitlines()
 
 
+def test_a_run_on_a_cluster_has_a_column_for_the_nodes_while_it_has_nodes(capsys: pytest.CaptureFixture[str]) -> None:
+    replicas = [{"name": f"worker-{rank}", "host": f"hpc.{rank + 1}", "state": "running"} for rank in range(2)]
+    print_run({**shown(), "replicas": replicas, "nodes": {"hpc.1": "n7"}})
+    text = capsys.readouterr().out
+    assert cells(text, "REPLICA")[:4] == ["REPLICA", "HOST", "NODE", "STATE"]
+    assert cells(text, "worker-0")[:4] == ["worker-0", "hpc.1", "n7", "running"]
+    assert cells(text, "worker-1")[:4] == ["worker-1", "hpc.2", "-", "running"]
+    print_run({**shown(), "replicas": replicas, "nodes": {}})
+    assert "NODE" not in capsys.readouterr().out
+
+
 def test_interruptions_and_missing_telemetry_of_a_run_on_a_cluster_are_lines(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

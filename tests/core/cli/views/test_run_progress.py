@@ -6,7 +6,8 @@ import io
 import json
 import os
 import pty
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -138,6 +139,74 @@ def test_an_interruption_by_slurm_and_missing_telemetry_are_shown(show: Show) ->
     assert "Slurm interrupted job 7: PREEMPTED" in text
     assert "live telemetry is missing: no way" in text
     assert "live telemetry is back" in text
+
+
+WAITING = {"event": "run_state", "state": "waiting", "reason": "job 18 waits in the queue: Resources"}
+
+
+class Display:
+    """A view on a terminal of 80 columns."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch):
+        self._master, slave = pty.openpty()
+        self._stream = os.fdopen(slave, "w", encoding="utf-8")
+        monkeypatch.setattr("sys.stderr", self._stream)
+        monkeypatch.setenv("COLUMNS", "80")
+        self.view = PlainView()
+
+    def line(self) -> str:
+        """Returns the line with the state, its note and its clock."""
+        bars = self.view._bars
+        with bars.console.capture() as captured:
+            bars.console.print(bars.get_renderable())
+        return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", captured.get()).splitlines()[0]
+
+    def state_and_begin(self) -> tuple[str, float]:
+        """Returns the state, and the time from which its clock counts."""
+        (task,) = self.view._bars.tasks
+        return task.description, task.start_time
+
+    def close(self) -> None:
+        self._stream.close()
+        os.close(self._master)
+
+
+@pytest.fixture
+def display(monkeypatch: pytest.MonkeyPatch) -> Iterator[Display]:
+    found = Display(monkeypatch)
+    with found.view:
+        yield found
+    found.close()
+
+
+def test_only_the_note_of_the_status_is_shortened_on_a_narrow_terminal(display: Display) -> None:
+    message = "the first trial looks for Optuna on its node; without it, the sweep fails"
+    display.view.show({"event": "check", "host": "hpc", "ok": True, "message": message})
+    line = display.line()
+    assert line.startswith("checking ")
+    assert "hpc: the first trial" in line
+    assert line.endswith("… 0:00:00")
+    assert len(line) <= 80
+
+
+def test_the_status_is_the_state_of_the_run_and_its_clock_is_not_set_back(display: Display) -> None:
+    view = display.view
+    view.show({"event": "check", "host": "hpc", "ok": True, "message": "job 18 submitted"})
+    view.show({"event": "run_submitted", "run_id": "r"})
+    view.show(WAITING)
+    waiting = display.state_and_begin()
+    view.show({**WAITING, "reason": "job 18 waits in the queue: Priority"})
+    assert waiting[0] == "waiting"
+    assert display.state_and_begin() == waiting
+    view.show(RUNNING)
+    state, begin = display.state_and_begin()
+    assert state == "running"
+    assert begin > waiting[1]
+    with view.paused():
+        pass
+    assert display.state_and_begin() == ("running", begin)
+    view.show({"event": "run_state", "state": "stopping"})
+    assert display.state_and_begin() == ("stopping", begin)
 
 
 def test_a_waiting_run_says_for_what(show: Show) -> None:

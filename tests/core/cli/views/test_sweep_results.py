@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.core.sweeps.test_trial_table import ROWS, data, row
+from tests.core.sweeps.test_trial_table import ROWS, SEARCH, data, row
 from torchyard_core.cli import output
 from torchyard_core.cli.commands.sweep import with_results
 from torchyard_core.cli.study_updates import StudyUpdates
@@ -18,6 +18,7 @@ from torchyard_core.cli.views.run_progress import PlainView
 from torchyard_core.cli.views.sweep_results import best_text, trials_text
 from torchyard_core.errors import AgentRefused, Unreachable
 from torchyard_core.home import Home
+from torchyard_core.launch.runs.history import History, RunRecord
 from torchyard_core.sweeps.trial_table import read_table
 
 ENDED = {
@@ -53,11 +54,11 @@ class Primary:
         return {"data": base64.b64encode(self._text[params["offset"] :]).decode(), "size": len(self._text)}
 
 
-def completed(tmp_path: Path, primary: Primary) -> dict[str, Any]:
+def completed(tmp_path: Path, primary: Primary, state: str = "succeeded") -> dict[str, Any]:
     chosen: Any = SimpleNamespace(home=Home(tmp_path))
     fleet: Any = SimpleNamespace()
     started: Any = SimpleNamespace(run_id="s-1", primary=primary)
-    return with_results(StudyUpdates(chosen, fleet))(started, ENDED)
+    return with_results(StudyUpdates(chosen, fleet))(started, {**ENDED, "state": state})
 
 
 def test_the_last_event_has_the_best_trial_the_counts_and_the_next_commands(
@@ -85,6 +86,28 @@ def test_the_last_event_has_the_best_trial_the_counts_and_the_next_commands(
     ]
     assert "`torchyard sweeps show s-1` shows its trials." in printed.err
     assert "`torchyard sweeps best s-1 -o FILE` writes its topology" in printed.err
+
+
+def test_a_stopped_sweep_names_the_command_that_resumes_it(capsys: pytest.CaptureFixture[str]) -> None:
+    results = {"metric": "loss", **read_table(data(row(1, "interrupted"))).results()}
+    with PlainView() as view:
+        view.show({**ENDED, "state": "stopped", "reason": "stopped by kim@laptop", "sweep": results})
+    printed = capsys.readouterr()
+    assert printed.out.startswith("■ run s-1 stopped after 5.0 s: stopped by kim@laptop\n")
+    assert printed.err.splitlines()[-1] == "`torchyard sweeps resume s-1` continues it."
+
+
+def test_a_sweep_that_ended_before_its_first_trial_has_zero_trials(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = RunRecord("s-1", "digits", "t.yaml", "hpc.1", ("hpc.1",), "2026-11-28T09:00:00Z", "waiting", sweep=SEARCH)
+    History(Home(tmp_path).history).save(record)
+    ended = completed(tmp_path, Primary(None), state="stopped")
+    assert ended["sweep"]["wanted"] == 8
+    assert ended["sweep"]["next"] == ["torchyard sweeps resume s-1"]
+    with PlainView() as view:
+        view.show(ended)
+    assert "0 of 8 trials, 0 failed\n" in capsys.readouterr().out
 
 
 def test_without_a_complete_trial_there_is_no_best_one(tmp_path: Path) -> None:

@@ -71,3 +71,29 @@ def test_reservations_that_mirror_known_bookings_are_not_shown_twice() -> None:
     assert not found.has_reservation("b2")
     assert [one.title for one in found.without({"b1"})] == ["job 7 (train)", "job 8"]
     assert len(found.without({"b2"})) == 3
+
+
+def test_jobs_of_the_login_are_those_of_the_person_and_a_login_of_the_person_s_name_is_another_user() -> None:
+    found = ClusterCalendar.from_answer(CLUSTER, {**ANSWER, "user": "lee"})
+    assert [one.owner for one in found.seen_by("root").bookings] == ["root", "kim", "root on hpc"]
+    assert [one.owner for one in found.seen_by("lee").bookings] == ["lee", "kim", "root"]
+    assert ClusterCalendar.from_answer(CLUSTER, ANSWER).seen_by("kim").bookings == found.bookings
+    several = {**ANSWER["reservations"][0], "users": ["root", "lee"]}
+    both = ClusterCalendar.from_answer(CLUSTER, {**ANSWER, "user": "lee", "jobs": [], "reservations": [several]})
+    assert [one.owner for one in both.seen_by("ada").bookings] == ["root, ada"]
+
+
+@pytest.mark.parametrize(
+    ("text", "nodes"),
+    [("hpc:n[1-2]", ["n1", "n2"]), ("hpc:n[1,2] hpc:c1", ["n1", "n2", "c1"]), ("hpc:c[1]", ["c1"])],
+)
+def test_several_nodes_are_named_as_slurm_does(text: str, nodes: list[str]) -> None:
+    slots = ClusterCalendar.from_answer(CLUSTER, ANSWER).slots
+    assert [slot.node for slot in parse_slots(text, slots)] == nodes
+
+
+def test_a_range_of_nodes_that_is_too_long_or_unknown_is_refused() -> None:
+    slots = ClusterCalendar.from_answer(CLUSTER, ANSWER).slots
+    for text in ("hpc:n[1-999999999]", "hpc:n[2-3]", "hpc:n[x]"):
+        with pytest.raises(Refused):
+            parse_slots(text, slots)

@@ -2,36 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
-import yaml
 
-from tests.core.engines.slurm.samples import CLUSTER, SHAPES
+from tests.core.engines.slurm.samples import CLUSTER, SHAPES, planned
 from torchyard_core.engines.slurm.planned_nodes import (
     components_of,
-    jobs_of,
-    on_slots,
-    renumbered,
-    separated,
+    have_room,
     slots_of,
 )
 from torchyard_core.engines.slurm.script import in_reservation, job_script, limit_seconds
-from torchyard_core.launch.rank_assignment import Plan, plan
-from torchyard_core.topology.file import topology_from_text
-
-PROGRAM = {"script": "train.py"}
-
-
-def planned(pools: list[dict[str, Any]], **more: Any) -> Plan:
-    pools = [{**pool, "hosts": ["hpc"]} for pool in pools]
-    text = yaml.safe_dump({"version": 1, "name": "x", "pools": pools, "program": PROGRAM, **more})
-    topology = topology_from_text(text).topology
-    assert topology is not None
-    slots = slots_of(CLUSTER, SHAPES, sum(pool.replicas for pool in topology.pools))
-    found = plan(on_slots(topology, CLUSTER, slots), slots)
-    assert found.can_start, found.problems
-    return found
+from torchyard_core.engines.slurm.worker_group_jobs import renumbered
 
 
 def test_equal_needs_are_one_component_with_the_most_demanding_node_s_resources() -> None:
@@ -61,48 +41,9 @@ def test_nodes_without_gpus_are_a_component_of_their_own_after_the_primary_s() -
     assert script.count("#SBATCH --partition=gpu\n") == 2
 
 
-def test_worker_groups_that_may_be_missing_have_jobs_of_their_own_even_if_they_fit_on_one_node() -> None:
-    pools = [
-        {"name": "servers", "role": "ps", "replicas": 1, "cpus": 4},
-        {"name": "workers", "role": "worker", "replicas": 3, "min_replicas": 1, "gpus": 1},
-    ]
-    found = separated(planned(pools, strategy={"kind": "downpour"}))
-    first, *groups = jobs_of(found)
-    assert [job.group for job in (first, *groups)] == ["", "group-1", "group-2"]
-    assert [one.gpus for one in first.components] == [(("a100", 1),), ()]
-    assert [[one.options[0] for one in job.components] for job in groups] == [["--nodes=1"]] * 2
-    hosts = {replica.name: replica.host for replica in renumbered(found, CLUSTER).replicas}
-    assert hosts == {"worker-0": "hpc.1", "worker-1": "hpc.3", "worker-2": "hpc.4", "ps-0": "hpc.2"}
-    script = job_script("RUN", found.topology, CLUSTER, groups[0].components, 60, "group-1", is_only=False)
-    assert "#SBATCH --job-name=torchyard-RUN-group-1\n" in script
-    assert "/group-1.log\n" in script
-    assert "--no-kill" not in script
-    assert "--begin" not in script
-    first_script = job_script("RUN", found.topology, CLUSTER, first.components, 60, is_only=False)
-    assert "--no-kill" not in first_script, "another start of the job replaces a lost node"
-    assert "#SBATCH --begin=now+60\n" in first_script
-
-
-@pytest.mark.parametrize(
-    ("kind", "changes", "groups"),
-    [
-        ("downpour", {}, 1),
-        ("downpour", {"min_replicas": 2}, 1),
-        ("diloco", {"min_replicas": 1}, 2),
-        ("hogwild", {"min_replicas": 1}, 1),
-        ("all_reduce", {"min_replicas": 1}, 1),
-    ],
-)
-def test_groups_that_the_run_cannot_miss_are_in_the_first_job(kind: str, changes: dict[str, Any], groups: int) -> None:
-    pools = [{"name": "workers", "role": "worker", "replicas": 2, "gpus": 1, **changes}]
-    if kind == "downpour":
-        pools.append({"name": "servers", "role": "ps", "replicas": 1})
-    assert len(jobs_of(separated(planned(pools, strategy={"kind": kind})))) == groups
-
-
 def test_the_script_names_the_run_and_passes_the_environment() -> None:
     found = planned([{"name": "workers", "role": "worker", "replicas": 1}])
-    script = job_script("20260101-000000-aaaa", found.topology, CLUSTER, components_of(found), delay_s=60)
+    script = job_script("20260101-000000-aaaa", found.topology, CLUSTER, components_of(found), delay_s=59.2)
     lines = script.splitlines()
     assert lines[0] == "#!/bin/sh"
     for option in (
@@ -147,3 +88,16 @@ def test_each_component_of_a_job_runs_in_the_reservation_until_its_end() -> None
 )
 def test_time_limits_are_read_as_slurm_reads_them(text: str, seconds: int) -> None:
     assert limit_seconds(text) == seconds
+
+
+def test_booked_nodes_have_room_if_each_slot_has_a_node_of_its_own() -> None:
+    shapes = [{**SHAPES[0], "names": ["g1", "g2"]}, {**SHAPES[1], "names": ["c1"]}]
+    pools = [
+        {"name": "servers", "role": "ps", "replicas": 1, "cpus": 4},
+        {"name": "workers", "role": "worker", "replicas": 1, "gpus": 4},
+    ]
+    components = components_of(planned(pools, strategy={"kind": "downpour", "worker_groups": 1}))
+    assert have_room(shapes, {"g1", "c1"}, components)
+    assert have_room(shapes, {"g1", "g2"}, components)
+    assert not have_room(shapes, {"g1"}, components)
+    assert not have_room(shapes, {"c1", "elsewhere"}, components)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from torchyard_core.errors import UsageError
 from torchyard_core.launch.runs.history import History, RunRecord
-from torchyard_core.launch.runs.known_runs import KnownRun, find_run, list_runs
+from torchyard_core.launch.runs.known_runs import KnownRun, find_run, is_over, list_runs, remember_states
 
 
 def record(run_id: str, state: str = "running") -> RunRecord:
@@ -61,3 +64,42 @@ def test_a_trial_of_a_sweep_is_found_by_its_whole_id_only() -> None:
     known = [trial, sweep]
     assert [find_run(run_id, known) for run_id in ("last", "20261128", "s", sweep.run_id)] == [sweep] * 4
     assert find_run(trial.run_id, known) == trial
+
+
+class Primary:
+    """The link to a host that knows one run."""
+
+    def __init__(self, host: str, state: str, primary: str = "gpu-a") -> None:
+        record = {"primary": primary, "hosts": ["gpu-a", "gpu-b"]}
+        line = {"run_id": "one", "name": "digits", "state": state, "reason": "", "as_of": "2026-11-21T04:00:00Z"}
+        self.host, self._line = host, {**line, "alive": not is_over(state), "record": record}
+
+    def submit(self, method: str, params: dict[str, Any]) -> Future[Any]:
+        future: Future[Any] = Future()
+        future.set_result([self._line])
+        return future
+
+
+def test_the_last_state_of_a_run_is_remembered_while_its_primary_does_not_answer(tmp_path: Path) -> None:
+    history = History(tmp_path / "history")
+    history.save(record("one", "waiting"))
+    for state in ("running", "succeeded"):
+        remember_states(list_runs({"gpu-a": Primary("gpu-a", state)}, history), history)
+        [known] = list_runs({}, history)
+        assert (known.state, known.as_of, known.is_fresh) == (state, "2026-11-21T04:00:00Z", False)
+        assert known.has_ended == (state == "succeeded")
+
+    [known] = list_runs({"gpu-b": Primary("gpu-b", "running")}, history)
+    assert known.has_ended, "a host that missed the end does not make the run live again"
+
+
+def test_neither_old_states_nor_an_end_with_its_results_are_overwritten(tmp_path: Path) -> None:
+    history = History(tmp_path / "history")
+    ended = replace(record("one", "succeeded"), ended="2026-11-21T05:00:00Z")
+    for kept in (ended, replace(record("one", "starting"), is_confirmed=False)):
+        history.save(kept)
+        remember_states(list_runs({"gpu-a": Primary("gpu-a", "running")}, history), history)
+        assert history.load("one") == kept
+    history.save(record("one", "running"))
+    remember_states(list_runs({"gpu-b": Primary("gpu-b", "failed")}, history), history)
+    assert history.load("one") == record("one", "running")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from torchyard_core.errors import AgentRefused, HostError, RunFailed, Unreachable, UsageError
+from torchyard_core.errors import AgentRefused, HostError, RunFailed, TorchyardError, Unreachable, UsageError
 from torchyard_core.launch.runs.history import RunRecord
 from torchyard_core.launch.runs.known_runs import KnownRun
 from torchyard_core.launch.runs.model_download import (
@@ -172,7 +172,14 @@ def test_the_own_record_says_what_was_run_and_else_each_host_for_itself() -> Non
     assert sources == {"gpu-a": expected, "gpu-b": ModelSource("/shared/digits-r", "/opt/python", *_rest(expected))}
     a.record = {"name": "other", "record": {"topology": TOPOLOGY, "lineage": "first"}}
     foreign = model_sources(RUN, None, links, pythons)
-    assert foreign == {"gpu-a": ModelSource("/shared/other-first", None, *_rest(expected))}
+    unknown = ModelSource(None, "/opt/python")
+    assert foreign == {"gpu-a": ModelSource("/shared/other-first", None, *_rest(expected)), "gpu-b": unknown}
+
+
+def test_a_host_that_does_not_answer_is_named_for_a_run_of_another_desktop() -> None:
+    links: Any = {"gpu-a": Holder("gpu-a", error=Unreachable("gpu-a", "gpu-a does not answer."))}
+    with pytest.raises(TorchyardError, match="gpu-a does not answer"):
+        find_model(RUN, model_sources(RUN, None, links, {"gpu-a": None}), links)
 
 
 def _rest(source: ModelSource) -> tuple[Any, Any]:

@@ -273,7 +273,7 @@ def test_a_host_sold_as_64_gb_has_64_gb() -> None:
     asked = topology(workers(4, "memory_gb: 16"))
     assert len(place(asked, [host("a", memory_gb=62.8)]).slots) == 4
     [reason] = reasons(place(topology(workers(5, "memory_gb: 16")), [host("a", memory_gb=62.8)]))
-    assert reason == "worker-4 needs 16 GB of memory; the most any host has free is 3.195 (on a)"
+    assert reason == "worker-4 needs 16 GB of memory; the most any host has free is 3.2 GB (on a)"
 
 
 # Tests of plans that place as many replicas as possible
@@ -385,7 +385,7 @@ def test_replicas_leave_home_where_staying_would_cost_another_its_place() -> Non
         (workers(1, "labels: {rack: r9}"), "worker-0 needs a host labelled rack=r9; the fleet has none"),
         (workers(2, "hosts: [z]"), "worker-0 and worker-1 each need one of the hosts z; the fleet has none"),
         (workers(1, "cpus: 65"), "worker-0 needs 65 CPUs; the most any host has free is 64 (on a)"),
-        (workers(1, "memory_gb: 500"), "worker-0 needs 500 GB of memory; the most any host has free is 250 (on a)"),
+        (workers(1, "memory_gb: 500"), "worker-0 needs 500 GB of memory; the most any host has free is 250 GB (on a)"),
         (
             workers(5, "cpus: 40, memory_gb: 1"),
             "worker-3 and worker-4 each need 40 CPUs; the most any host has free is 24 (on a)",

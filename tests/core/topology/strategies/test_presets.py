@@ -30,7 +30,7 @@ KEYS = [one.key for one in all_presets()]
 
 
 @pytest.mark.parametrize("kind", PRESETS)
-def test_a_preset_on_an_empty_design_is_one_without_problems(kind: StrategyKind) -> None:
+def test_a_preset_on_an_empty_topology_is_one_without_problems(kind: StrategyKind) -> None:
     design, new = with_preset(empty_topology("x"), kind, has_gpus=True)
     assert design.strategy.kind is kind
     assert len(new) == sum(counts(design).values())
@@ -43,7 +43,7 @@ def test_trainers_want_a_gpu_only_where_there_are_any() -> None:
         assert {pool.role: pool.gpus for pool in design.pools} == {Role.WORKER: int(has_gpus), Role.PS: 0}
 
 
-def test_what_the_design_has_already_stays_as_it_is() -> None:
+def test_what_the_topology_has_already_stays_as_it_is() -> None:
     before, _ = add_replicas(empty_topology("x"), Role.WORKER, 9)
     after, new = with_preset(before, StrategyKind.SANDBLASTER, has_gpus=True)
     assert counts(after) == {"worker": 9, "ps": 2}

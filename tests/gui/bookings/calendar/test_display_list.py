@@ -14,7 +14,7 @@ from torchyard_gui.bookings.calendar.block_painting import label_for
 from torchyard_gui.bookings.calendar.blocks import UsageBuilder, blocks_of, free_now, steps, strip_of
 from torchyard_gui.bookings.calendar.display_list import DisplayListBuilder
 from torchyard_gui.bookings.calendar.keyboard_cursor import Cursor
-from torchyard_gui.bookings.calendar.lanes import FOLDED, HOST, LANE, initially_folded, lanes_of, short_model
+from torchyard_gui.bookings.calendar.lanes import FOLDED, HOST, LANE, initially_folded, lanes_of
 from torchyard_gui.bookings.calendar.time_axis import axis_of, days_of, drag_step, snapped, stepped, zone_mark
 from torchyard_gui.bookings.filters import Filter
 from torchyard_gui.bridge.bookings_model import CalendarState
@@ -181,19 +181,6 @@ def test_a_large_fleet_is_folded_at_first_but_for_ones_own_hosts() -> None:
     many = [Slot(f"{host}-{number}", f"n{host:03}", number) for host in range(20) for number in range(8)]
     assert initially_folded(many, {"n003"}) == {f"n{host:03}" for host in range(20)} - {"n003"}
     assert initially_folded([*SLOTS, cpu_slot("c")]) == {"c"}
-
-
-@pytest.mark.parametrize(
-    ("model", "memory", "short"),
-    [
-        ("NVIDIA H100 80GB HBM3", 81559, "H100 80 GB"),
-        ("NVIDIA A100-SXM4-40GB", 40960, "A100 40 GB"),
-        ("NVIDIA GeForce RTX 4090", 24564, "RTX 4090 24 GB"),
-        ("NVIDIA L40S", 46068, "L40S 45 GB"),
-    ],
-)
-def test_models_are_short(model: str, memory: int, short: str) -> None:
-    assert short_model(Slot("x", "a", 0, model, memory)) == short
 
 
 # Tests of labels, filters and the keyboard cursor

@@ -12,8 +12,8 @@ from torchyard_gui.canvas import labels, paint_cache
 from torchyard_gui.canvas.live_state import ReplicaLiveState
 from torchyard_gui.canvas.racks import rack_painting
 from torchyard_gui.canvas.racks.chip_painting import TEXT_END, TEXT_X, fitting
-from torchyard_gui.canvas.racks.content import gpu_summary, racks_of
 from torchyard_gui.canvas.racks.layout import PAD
+from torchyard_gui.canvas.racks.rack_content import gpu_summary, racks_of
 from torchyard_gui.canvas.scene import TopologyScene
 from torchyard_gui.theme.tokens import METRICS as M
 
@@ -42,13 +42,13 @@ def test_since_when_a_replica_is_unknown_is_never_cut(qapp: object) -> None:
     assert fitting(labels.last_heard(look), look, 2 * ROOM, 0) == "last 14:21"
 
 
-def test_a_long_kind_of_gpu_is_whole_in_the_header_and_the_use_is_said_in_fewer_words(qapp: object) -> None:
+def test_a_long_kind_of_gpu_and_the_use_are_whole_in_the_header(qapp: object) -> None:
     drawn, hosts = samples.drawn_example()
     racks = {rack.key: rack for rack in racks_of(drawn, hosts)}
     a6000 = replace(racks["gpu-c"], gpus=gpu_summary(samples.host("x", 4, ("NVIDIA RTX A6000", 49140)).gpus))
     use = labels.use_of(a6000, None, None)
     short = rack_painting._fitting(a6000, use, a6000.layout.width - 2 * PAD - 18)
-    assert (use, short) == ("3 of 4 used by this design", "3 of 4 used")
+    assert use == short == "3 of 4 used"
     left = (
         PAD + 18 + paint_cache.width_of("gpu-c", "strong") + 9 + paint_cache.width_of(labels.gpu_kinds(a6000), "small")
     )

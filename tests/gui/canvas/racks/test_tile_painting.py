@@ -11,7 +11,7 @@ from PySide6.QtGui import QColor, QImage, QPainter
 from tests.gui.canvas.samples import host, pool, topology
 from torchyard_core.launch.rank_assignment import plan
 from torchyard_core.topology.model import Role
-from torchyard_gui.canvas.racks.content import racks_of
+from torchyard_gui.canvas.racks.rack_content import racks_of
 from torchyard_gui.canvas.racks.tile_painting import cells, paint_tile
 
 SCALE = 4

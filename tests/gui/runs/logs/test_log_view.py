@@ -16,7 +16,7 @@ from tests.gui.runs.fake_hosts import Acting, close, runs_model
 from torchyard_core.home import Home
 from torchyard_gui.bridge.log_feed import LogFeed
 from torchyard_gui.bridge.runs_model import RunsModel
-from torchyard_gui.runs.logs.log_painting import line_height
+from torchyard_gui.runs.logs.log_painting import line_height, matches
 from torchyard_gui.runs.logs.log_view import LogView
 
 LINES = 300_000
@@ -156,3 +156,17 @@ def test_a_host_that_hangs_up_is_told_and_the_log_goes_on_later(
     run.down.clear()
     qtbot.waitUntil(lambda: view.shown_lines[-1:] == ["back"])
     assert said[-1] == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted", "expected"),
+    [
+        ("Loss 1, loss 2", "LOSS", [(0, 4), (8, 12)]),
+        ("KÖLN köln", "köln", [(5, 9)]),  # The search reads bytes, and ignores the case of ASCII letters alone.
+        ("İstanbul a.b", "a.b", [(9, 12)]),
+    ],
+)
+def test_the_matches_that_are_painted_are_those_of_the_search(
+    text: str, wanted: str, expected: list[tuple[int, int]]
+) -> None:
+    assert matches(text, wanted) == expected

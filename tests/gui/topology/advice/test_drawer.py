@@ -18,7 +18,7 @@ from torchyard_core.next_steps import ProfileScript
 from torchyard_core.topology.file import TopologyFile
 from torchyard_core.topology.host_facts import HostFacts
 from torchyard_core.topology.model import StrategyKind
-from torchyard_gui.bridge.jobs import Job
+from torchyard_gui.bridge.background_jobs import Job
 from torchyard_gui.bridge.planner.advice_source import without_users
 from torchyard_gui.topology.advice.drawer import AdviceDrawer
 from torchyard_gui.widgets.next_steps import step_text
@@ -130,7 +130,7 @@ def test_a_recommendation_is_applied_as_one_undoable_edit(digits: Driver, adviso
     assert digits.value.strategy.kind is kind
 
 
-def test_an_edit_of_the_design_makes_the_advice_anew_while_the_drawer_is_open(
+def test_an_edit_of_the_topology_makes_the_advice_anew_while_the_drawer_is_open(
     digits: Driver, advisor: ImmediateAdvisor
 ) -> None:
     opened(digits)

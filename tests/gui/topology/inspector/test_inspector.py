@@ -23,7 +23,7 @@ from torchyard_gui.widgets.form_row import FormRow
 
 def test_it_says_what_is_selected(digits: Driver) -> None:
     inspector = digits.page.inspector
-    assert inspector.title.text() == "Design"
+    assert inspector.title.text() == "Topology"
     assert inspector.subtitle.text() == "5 replicas in 2 pools"
     digits.select("worker-1", "worker-2")
     assert inspector.title.text() == "2 workers selected"
@@ -328,7 +328,7 @@ def test_the_wire_of_diloco_and_its_error_feedback_are_chosen(digits: Driver) ->
     assert digits.value.strategy.error_feedback
 
 
-def test_what_the_exchange_costs_is_worked_out_for_the_design(digits: Driver) -> None:
+def test_what_the_exchange_costs_is_worked_out_for_the_topology(digits: Driver) -> None:
     sums = digits.page.inspector.strategy.sums
     explained = "M is the size of the gradients, B the bandwidth of a host's link."
     assert sums.text().startswith(f"5 trainers around a ring: a step's exchange takes about 1.6·M/B. {explained}")

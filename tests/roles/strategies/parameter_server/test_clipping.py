@@ -13,7 +13,7 @@ from tests.roles.strategies.parameter_server.test_sandblaster import batches, mo
 from torchyard_roles.errors import NotFinite, UsageProblem
 from torchyard_roles.exchange.parameter_layout import Entry, Layout
 from torchyard_roles.strategies.parameter_server.chunk_state import Delivery
-from torchyard_roles.strategies.parameter_server.push_rounds import Push, Rules
+from torchyard_roles.strategies.parameter_server.push_acceptance import Push, Rules
 from torchyard_roles.strategies.parameter_server.shard import Shard
 
 pytestmark = pytest.mark.train

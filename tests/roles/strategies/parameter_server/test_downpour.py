@@ -18,8 +18,8 @@ from tests.waiting import wait_until
 from torchyard_roles.checkpoints import checkpoint_files
 from torchyard_roles.errors import NotFinite, PeerLost
 from torchyard_roles.strategies.parameter_server import server_group
-from torchyard_roles.strategies.parameter_server.push_rounds import ACCEPTED
-from torchyard_roles.strategies.parameter_server.replicated_state import ReplicatedState
+from torchyard_roles.strategies.parameter_server.buffers_and_constants import ServerBuffers
+from torchyard_roles.strategies.parameter_server.push_acceptance import ACCEPTED
 from torchyard_roles.strategies.parameter_server.worker_session import Session
 
 pytestmark = pytest.mark.train
@@ -203,7 +203,7 @@ def test_a_group_s_buffers_are_installed_between_steps_as_parameters_are(monkeyp
     run = Run(4, 1, 2, "downpour")
     brought, pushed_by = Counter[int](), Counter[tuple[int, int]]()
 
-    def take(rows: ReplicatedState, session: Session, values: torch.Tensor, groups: Iterable[int]) -> None:
+    def take(rows: ServerBuffers, session: Session, values: torch.Tensor, groups: Iterable[int]) -> None:
         taken(rows, session, values, groups)
         brought[session.group] += 1  # Group 0 sends its buffers when it starts and in both steps.
 
@@ -216,8 +216,8 @@ def test_a_group_s_buffers_are_installed_between_steps_as_parameters_are(monkeyp
         if (session.group, session.rank) == (0, 0) and header.get("outcome") == ACCEPTED:
             wait_until(lambda: brought[0] >= 3)
 
-    taken, pushing, posting = ReplicatedState.take_buffers, Session._push, Session.post
-    monkeypatch.setattr(ReplicatedState, "take_buffers", take)
+    taken, pushing, posting = ServerBuffers.take_buffers, Session._push, Session.post
+    monkeypatch.setattr(ServerBuffers, "take_buffers", take)
     monkeypatch.setattr(Session, "_push", push)
     monkeypatch.setattr(Session, "post", post)
 

@@ -13,7 +13,7 @@ import torch
 from torchyard_roles.exchange.parameter_layout import Entry, Layout
 from torchyard_roles.strategies.parameter_server import remote_optimizer
 from torchyard_roles.strategies.parameter_server.chunk_state import ChunkState, Delivery
-from torchyard_roles.strategies.parameter_server.push_rounds import Push, Rules
+from torchyard_roles.strategies.parameter_server.push_acceptance import Push, Rules
 from torchyard_roles.strategies.parameter_server.shard import Shard
 
 pytestmark = pytest.mark.train

@@ -1,4 +1,4 @@
-"""Alembic's environment: migrations run in the connection and transaction of `engine.upgrade`."""
+"""Alembic's environment: migrations run in the connection and transaction of `database_engine.upgrade`."""
 
 from __future__ import annotations
 

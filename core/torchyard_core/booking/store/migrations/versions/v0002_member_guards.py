@@ -3,7 +3,7 @@
 Members may send any SQL. Functions therefore pin their search path with `pg_temp` last, because temporary tables take
 precedence by default, and qualify tables with their schema. They compare times with `clock_timestamp()`, since `now()`
 is the start of a transaction, which may have been opened hours ago. The roles `torchyard_member` and `torchyard_admin`
-belong to the whole cluster and have the privileges; the table `members` lists the members and admins of this team.
+hold the privileges and exist in the whole database cluster; the table `members` lists this team's members and admins.
 SQLite files have a single user and are not changed.
 """
 
@@ -94,8 +94,8 @@ FUNCTIONS = [
                             WHERE jsonb_typeof(one) <> 'string'), false);
         EXCEPTION WHEN OTHERS THEN RETURN false;
         END $$""",
-    # FOR SHARE prevents changes to the booking before the commit. The policies hide the bookings of other users from a
-    # member's lock, so `owner` becomes NULL and the row is refused.
+    # FOR SHARE prevents changes to the booking before the commit. The policies prevent a member from locking another
+    # user's booking: the query then returns no row, so `owner` becomes NULL and the new row is refused.
     f"""CREATE OR REPLACE FUNCTION torchyard.fill_row() RETURNS trigger LANGUAGE plpgsql {PATH} AS $$
         BEGIN
           SELECT b.owner, b.starts, b.ends, b.state IN {LIVE} INTO NEW.owner, NEW.starts, NEW.ends, NEW.live
@@ -106,7 +106,7 @@ FUNCTIONS = [
           END IF;
           RETURN NEW;
         END $$""",
-    # The function runs as the tables' owner, because members have no privilege to update these rows.
+    # The function runs as the tables' owner, because members have no privilege to update rows of booking_gpus.
     f"""CREATE OR REPLACE FUNCTION torchyard.rows_follow() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
         {PATH} AS $$
         DECLARE one text;

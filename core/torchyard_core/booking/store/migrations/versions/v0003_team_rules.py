@@ -1,4 +1,4 @@
-"""PostgreSQL: the rules of length, open times and quota apply to all SQL of members. A function books for the waitlist.
+"""PostgreSQL: triggers enforce the rules of length, open times and quota. A function makes bookings for the waitlist.
 
 The functions correspond to `torchyard_core.booking.rules`; tests compare both with generated cases. A refusal is a
 check violation whose constraint name is the code of the rule in Python (`too_long`, `quota`, …). Admins, who may change
@@ -34,7 +34,7 @@ def downgrade() -> None:
 
 
 VALUES = [
-    # The current time is a function here, so that tests of the rules can replace it.
+    # The rules read the current time from this function, which tests of the rules can replace.
     f"""CREATE FUNCTION torchyard.clock() RETURNS timestamptz LANGUAGE sql VOLATILE {PATH} AS
         $$ SELECT clock_timestamp() $$""",
     f"""CREATE FUNCTION torchyard.team_rules() RETURNS jsonb LANGUAGE sql STABLE {PATH} AS $$
@@ -250,7 +250,7 @@ RULES = [
           END IF;
           RETURN NULL;
         END $$""",
-    # A running booking was checked when it was made, so windows apply only to the time that is added.
+    # A running booking was checked when it was made, so open times are checked only for the time that is added.
     f"""CREATE FUNCTION torchyard.rules_hold_moved() RETURNS trigger LANGUAGE plpgsql {PATH} AS $$
         DECLARE
           since CONSTANT timestamptz :=
@@ -297,9 +297,9 @@ TRIGGERS = [
     """CREATE TRIGGER rules_of_moved AFTER UPDATE OF starts, ends ON torchyard.bookings
        FOR EACH ROW EXECUTE FUNCTION torchyard.rules_hold_moved()""",
 ]
-# The function runs as the tables' owner, since a user who releases GPUs thereby books them for a user on the waitlist.
-# The caller chooses the GPUs and the time, so the function checks that the waitlist entry requests them and that the
-# rules allow them for the owner of the entry.
+# The function runs as the tables' owner, because the user who releases GPUs calls it to book them for another user, the
+# owner of the waitlist entry. The caller chooses the GPUs and the time, so the function checks that they meet the
+# request of the entry and that the rules allow the owner of the entry to book them.
 SERVE = f"""
     CREATE FUNCTION torchyard.serve(waiting text, booking text, slots text[], starts timestamptz, ends timestamptz)
     RETURNS boolean LANGUAGE plpgsql SECURITY DEFINER {PATH} AS $$

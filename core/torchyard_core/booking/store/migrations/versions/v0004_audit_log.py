@@ -31,8 +31,8 @@ def downgrade() -> None:
 
 def sqlite() -> list[str]:
     def row(which: str) -> str:
-        # JSON cannot hold a blob, but SQLite allows a blob in any column. The conversion makes it possible to repair
-        # such a row.
+        # JSON cannot hold a blob, but SQLite allows a blob in any column. Without the conversion, the trigger would
+        # fail on a row with a blob, which could then not be repaired.
         columns = ", ".join(
             f"'{name}', CASE typeof({which}.{name}) WHEN 'blob' THEN hex({which}.{name}) ELSE {which}.{name} END"
             for name in KEPT
