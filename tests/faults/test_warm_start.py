@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.end_to_end.running import Event
 from tests.faults.runs import Team, daemon_of, outside_pids, run_folders
 from tests.waiting import wait_until
 from torchyard_core.booking.launch_booking import LaunchBooking
@@ -85,8 +86,14 @@ def test_a_scheduled_run_has_no_waiting_interpreters(team: Team, tmp_path: Path)
 def test_two_launches_at_once_on_one_host_begin_in_interpreters_that_have_torch(team: Team) -> None:
     pool = "[{name: workers, role: worker, replicas: 1, hosts: [gpu-a]}]"
     files = [team.topology(TRAINING, pools=pool) for _ in range(2)]
+    (host,) = (host for host in team.lab.hosts if host.name == "gpu-a")
+
+    def on_event(event: Event) -> None:
+        if event.get("state") == "sending":  # An interpreter that has hardly started by then would not be used.
+            wait_until(lambda: len(outside_pids(host, "script.py")) == 2)
+
     with ThreadPoolExecutor(2) as threads:
-        runs = list(threads.map(team.launch, files))
+        runs = list(threads.map(lambda file: team.launch(file, on_event), files))
     for run in runs:
         assert run.ended(120)["state"] == "succeeded"
         assert run.log("worker-0") == f"torch was there: True 0.0 {run.run_id}\n"

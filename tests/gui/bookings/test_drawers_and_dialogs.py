@@ -129,11 +129,19 @@ def test_a_click_or_an_arrow_selects_a_slot_in_list_and_calendar_and_only_the_bu
     assert find.book.text() == "Book slot 3"
     QTest.keyClick(find.cards[2], Key.Key_Down)
     assert selected() == [3]
-    before = find.cards[3]
+    before, card = find.cards[3].fit, find.cards[3]
     find.search()
-    desk.wait_until(lambda: len(find.cards) == 5 and find.cards[3] is not before)
+    desk.wait_until(lambda: len(find.cards) == 5 and find.cards[3].fit is not before)
     assert selected() == [3], "a repeated search keeps the selection and the focus"
-    assert find.cards[3].hasFocus()
+    assert find.cards[3] is card, "the card under the pointer is not replaced"
+    assert card.hasFocus()
+    find.count.setValue(8)
+    find.search()
+    desk.wait_until(lambda: not find.cards)
+    assert find.count.hasFocus(), "no host has eight GPUs, and the number can be corrected"
+    find.count.setValue(4)
+    find.search()
+    desk.wait_until(lambda: len(find.cards) == 5)
     QTest.mouseDClick(find.cards[4], Qt.MouseButton.LeftButton)
     assert selected() == [4]
     fit = surface.fits[0]

@@ -208,23 +208,21 @@ class FindSlotDrawer(Drawer):
             at_most: A sentence about the GPUs that are free now.
         """
         chosen = _same_fit(self.cards[self.chosen].fit, fits) if self.cards else 0
-        has_focus = any(card.hasFocus() for card in self.cards)
-        self._drop_cards()
-        for number, fit in enumerate(fits):
-            card = FitCard(number, fit, slots, self.zone, now)
+        # A card is kept as long as there is a match for it, so a search that is repeated moves nothing under the pointer.
+        self._drop_cards(keep=len(fits))
+        for number in range(len(self.cards), len(fits)):
+            card = FitCard(number)
             card.pressed.connect(self.chosen_changed)
             card.installEventFilter(self)
             self.body.insertWidget(self._cards_at + number, card)
             self.cards.append(card)
+        for card, fit in zip(self.cards, fits, strict=True):
+            card.show_fit(fit, slots, self.zone, now)
         self.summary.setText(
             at_most if fits else self.tr("Nothing fits in the next 90 days. {now}").format(now=at_most)
         )
         self._offer_waitlist(fits, unbooked, now)
         self.choose(chosen)
-        if has_focus:  # The card that had the focus has been deleted.
-            target = self.cards[chosen] if self.cards else self.count
-            target.show()  # A hidden widget cannot get the focus, and the layout would show the new widget only later.
-            target.setFocus()
         self._announce()
 
     def choose(self, number: int) -> None:
@@ -333,9 +331,13 @@ class FindSlotDrawer(Drawer):
         if (wish := self.wish()) is not None:
             self.wait_wanted.emit(replace(wish, latest=self._wait_until))
 
-    def _drop_cards(self) -> None:
-        remove_widgets(self.body, self.cards)
-        self.cards, self.chosen = [], 0
+    def _drop_cards(self, keep: int = 0) -> None:
+        """Deletes all cards except the first `keep`. If the focus is on a deleted card, it moves to the last one kept."""
+        dropped = self.cards[keep:]
+        self.cards, self.chosen = self.cards[:keep], 0
+        if any(card.hasFocus() for card in dropped):
+            (self.cards[-1] if self.cards else self.count).setFocus()
+        remove_widgets(self.body, dropped)
 
 
 def _same_fit(before: Fit, fits: Sequence[Fit]) -> int:
@@ -356,20 +358,27 @@ class FitCard(Card):
 
     pressed = Signal(int)
 
-    def __init__(self, number: int, fit: Fit, slots: Sequence[Slot], zone: str, now: datetime):
+    def __init__(self, number: int):
         super().__init__()
         self.number = number
-        self.fit = fit
+        self.fit: Fit
+        self._when = label(role="strong", wrap=True)
+        self._where = label(role="small", ink="2", wrap=True)
         self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
         self.setCursor(Qt.CursorShape.PointingHandCursor)
+        self.body.setSpacing(3)
+        self.body.addLayout(hbox(_Number(number + 1), (self._when, 1), spacing=8))
+        self.body.addWidget(self._where)
+
+    def show_fit(self, fit: Fit, slots: Sequence[Slot], zone: str, now: datetime) -> None:
+        self.fit = fit
         when = labels.time_span(fit.start, fit.end, zone, now)
         models = sorted({gpu_model(slot) for slot in slots if slot.id in fit.gpus})
         where = " · ".join(filter(None, [format_slots(fit.gpus, slots), ", ".join(filter(None, models))]))
-        self.setAccessibleName(f"{number + 1}: {when}, {where}")
+        self._when.setText(when)
+        self._where.setText(where)
+        self.setAccessibleName(f"{self.number + 1}: {when}, {where}")
         self.setToolTip(f"{fit.start:%Y-%m-%d %H:%M} – {fit.end:%Y-%m-%d %H:%M} UTC")
-        self.body.setSpacing(3)
-        self.body.addLayout(hbox(_Number(number + 1), (label(when, role="strong", wrap=True), 1), spacing=8))
-        self.body.addWidget(label(where, role="small", ink="2", wrap=True))
 
     def mousePressEvent(self, event: QMouseEvent) -> None:
         if event.button() == Qt.MouseButton.LeftButton:
