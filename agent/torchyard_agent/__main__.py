@@ -25,7 +25,7 @@ def main(arguments: list[str]) -> int:
 
         return run_keeper(arguments[1], arguments[2], arguments[3])
     if len(arguments) in (2, 3) and arguments[0] == "slurm-batch":
-        from torchyard_agent.slurm.batch import main as run_batch
+        from torchyard_agent.slurm.batch_program import main as run_batch
 
         return run_batch(*arguments[1:])
     if len(arguments) == 3 and arguments[0] == "slurm-trial":

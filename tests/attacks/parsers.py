@@ -54,7 +54,7 @@ from torchyard_core.fleet.daemon_client import DaemonClient
 from torchyard_core.fleet.host_facts_cache import load_facts, planner_hosts
 from torchyard_core.fleet.inventory import Host, add_host, parse_ports, read_fleet, remove_host
 from torchyard_core.fleet.response_schemas import ANSWERS, NOTIFICATIONS, Each, find_mismatch
-from torchyard_core.fleet.ssh.included_config import config_text, host_names
+from torchyard_core.fleet.ssh.ssh_config import config_text, host_names
 from torchyard_core.interop.format_detection import detect_format
 from torchyard_core.interop.format_registry import READ, read_foreign
 from torchyard_core.interop.formats import vertex_study

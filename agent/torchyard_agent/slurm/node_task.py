@@ -13,7 +13,7 @@ from torchyard_agent.keeper.link import gang_link
 from torchyard_agent.keeper.link.gang_link import NETWORK_ERRORS, Message, Stream
 from torchyard_agent.protocol import paths
 from torchyard_agent.protocol.jsonrpc import RpcError
-from torchyard_agent.slurm.batch import GROUP, LEAVES, PORT, SECRET, SLOTS, TAKEN
+from torchyard_agent.slurm.batch_program import GROUP, LEAVES, PORT, SECRET, SLOTS, TAKEN
 
 if TYPE_CHECKING:
     from torchyard_agent.keeper.keeper import Keeper

@@ -26,7 +26,7 @@ from torchyard_agent.keeper.processes import rank_process
 from torchyard_agent.protocol.jsonrpc import RpcError
 from torchyard_agent.protocol.run_states import RunState
 from torchyard_agent.slurm import commands, job_folder, sweep_folder, sweep_jobs
-from torchyard_agent.slurm.batch import Batch
+from torchyard_agent.slurm.batch_program import Batch
 from torchyard_agent.slurm.job_queue import Job
 
 SAMPLE_EVERY_S = 1.0

@@ -25,7 +25,7 @@ from torchyard_agent.protocol.jsonrpc import RpcError
 from torchyard_agent.protocol.messages import JoinFromOwnJob
 from torchyard_agent.protocol.run_states import RunState
 from torchyard_agent.slurm import commands, job_folder, job_queue
-from torchyard_agent.slurm.batch import AFTER_REQUEUE_S, GROUP, KEEPERS_WITHIN_S, LEAVES, Batch
+from torchyard_agent.slurm.batch_program import AFTER_REQUEUE_S, GROUP, KEEPERS_WITHIN_S, LEAVES, Batch
 
 LOOK_EVERY_S = 1.0
 """Interval in seconds at which `gang.json` is read, and at which a connection to the primary is tried."""

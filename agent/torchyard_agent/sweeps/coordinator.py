@@ -32,9 +32,8 @@ from torchyard_agent import unix_socket_rpc
 from torchyard_agent.keeper import control_socket
 from torchyard_agent.protocol.jsonrpc import RpcError
 from torchyard_agent.protocol.sweep_messages import Sweep, SweepSlot, parameter_text
-from torchyard_agent.sweeps import study as studies
-from torchyard_agent.sweeps import trial_outcomes
-from torchyard_agent.sweeps.sweep_study import MOST_FAILED_STARTS, FollowedTrial, SweepStudy
+from torchyard_agent.sweeps import study_setup, trial_outcomes
+from torchyard_agent.sweeps.study import MOST_FAILED_STARTS, FollowedTrial, SweepStudy
 from torchyard_agent.sweeps.trial_outcomes import Outcome
 
 POLL_S = 0.3
@@ -98,8 +97,8 @@ class Coordinator:
         self._changed = True
         file = os.path.join(folder, STUDY)
         if sweep["study"] and not os.path.exists(file):  # This sweep continues an ended one.
-            studies.unpack(sweep["study"], file)
-        study = studies.open_study(self._search, f"sqlite:///{file}")
+            study_setup.unpack(sweep["study"], file)
+        study = study_setup.open_study(self._search, f"sqlite:///{file}")
         self._study = SweepStudy(sweep["run_id"], sweep["name"], self._search, folder, study, self._copy_study)
 
     def stop(self) -> None:

@@ -32,9 +32,8 @@ from torchyard_agent.protocol.run_states import RunState
 from torchyard_agent.protocol.sweep_messages import parameter_text
 from torchyard_agent.slurm import job_folder, sweep_folder
 from torchyard_agent.slurm.shared_lock import SharedLock
-from torchyard_agent.sweeps import study as studies
-from torchyard_agent.sweeps import study_copy, trial_outcomes
-from torchyard_agent.sweeps.sweep_study import COPY, MOST_FAILED_STARTS, FollowedTrial, SweepStudy
+from torchyard_agent.sweeps import study_copy, study_setup, trial_outcomes
+from torchyard_agent.sweeps.study import COPY, MOST_FAILED_STARTS, FollowedTrial, SweepStudy
 from torchyard_agent.sweeps.trial_outcomes import Outcome
 
 STUDY = "study.journal"
@@ -89,7 +88,7 @@ class JobTrials:
         return self._study_in(_storage(file))
 
     def _study_in(self, storage: JournalStorage) -> SweepStudy:
-        study = studies.open_study(self._sweep["search"], storage)
+        study = study_setup.open_study(self._sweep["search"], storage)
 
         def copy(new: str) -> None:
             study_copy.write_copy(study, os.path.join(self._folder, COPY), new)
@@ -100,12 +99,12 @@ class JobTrials:
         """Copies the study of the earlier sweep, which this sweep continues, into a new journal."""
         with tempfile.TemporaryDirectory(prefix="torchyard-study-") as folder:
             file = os.path.join(folder, "study.sqlite3")
-            studies.unpack(self._sweep["study"], file)
+            study_setup.unpack(self._sweep["study"], file)
             optuna.copy_study(
-                from_study_name=studies.STUDY_NAME,
+                from_study_name=study_setup.STUDY_NAME,
                 from_storage=f"sqlite:///{file}",
                 to_storage=storage,
-                to_study_name=studies.STUDY_NAME,
+                to_study_name=study_setup.STUDY_NAME,
             )
 
     # Requests of the batch program
@@ -138,7 +137,7 @@ class JobTrials:
         """Draws a trial, or takes over one whose job was killed after drawing it and before it was assigned."""
         # Other jobs may have drawn trials since the study was opened. A sampler seeded at that time would repeat their
         # random numbers.
-        self._study.study.sampler = studies.sampler_of(self._sweep["search"], len(self._study.trials()))
+        self._study.study.sampler = study_setup.sampler_of(self._sweep["search"], len(self._study.trials()))
         drawn = [one for one in self._study.trials(TrialState.RUNNING) if "job" not in one.user_attrs]
         if drawn:
             trial = self._study.reopened(drawn[0])

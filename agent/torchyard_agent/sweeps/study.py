@@ -1,145 +1,226 @@
-"""Optuna's study of a sweep: its storage, sampler, pruner and distributions.
+"""Operations on a sweep's study, for sweeps on hosts (one coordinator) and on clusters (one process per trial).
 
-Optuna: Akiba et al., "Optuna: A Next-generation Hyperparameter Optimization Framework", KDD 2019.
+They draw parameters, report the objective, ask the pruner, record outcomes, and write the table for desktops and a copy
+of the study. They do not start trials.
 """
 
 from __future__ import annotations
 
-import base64
+import contextlib
+import hashlib
+import json
 import os
-import warnings
-import zlib
-from decimal import Decimal
-from typing import Any
+from collections.abc import Container, Mapping, Sequence
+from typing import Any, Callable
 
 import optuna
-from optuna.distributions import (
-    BaseDistribution,
-    CategoricalDistribution,
-    FloatDistribution,
-    IntDistribution,
-)
-from optuna.exceptions import ExperimentalWarning
-from optuna.pruners import BasePruner, HyperbandPruner, MedianPruner, NopPruner, SuccessiveHalvingPruner
-from optuna.samplers import BaseSampler, CmaEsSampler, GridSampler, RandomSampler, TPESampler
-from optuna.storages import BaseStorage
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.trial import FrozenTrial, TrialState
 
-from torchyard_agent.protocol.sweep_messages import ParameterRange, Search
+from torchyard_agent.protocol.sweep_messages import Search
+from torchyard_agent.sweeps import pruning_steps, study_setup, sweep_table, trial_outcomes
+from torchyard_agent.sweeps.trial_outcomes import Outcome
 
-STUDY_NAME = "sweep"
+COPY, TABLE = "study-copy.sqlite3", "sweep.json"
+"""The names of the study's copy, an SQLite file, and of the table. Desktops read both."""
+MOST_FAILED_STARTS = 3
+"""Number of consecutive trials that fail to start after which the sweep is stopped."""
 
 
-class UnboundGridSampler(GridSampler):
-    """A grid sampler for `ask` and `tell`.
+class SweepStudy:
+    """The study of one sweep.
 
-    Optuna's own grid sampler calls `Study.stop`, which works only in `Study.optimize`.
+    Args:
+        run_id: The ID of the sweep's run.
+        name: The name of the sweep.
+        search: The contents of the search file.
+        folder: The folder to which the table and the study's copy are written.
+        study: The study, opened with Optuna.
+        copy: Writes a consistent copy of the study to a new SQLite file.
     """
 
-    def after_trial(self, *_: Any) -> None:
-        """Does nothing: the coordinator counts the trials."""
+    def __init__(
+        self, run_id: str, name: str, search: Search, folder: str, study: optuna.Study, copy: Callable[[str], None]
+    ):
+        self.run_id = run_id
+        self.search = search
+        self.study = study
+        self._name = name
+        self._folder = folder
+        self._copy = copy
+        self._distributions = study_setup.distributions_of(search)
+        self._importances: dict[str, float] = {}
+
+    def trials(self, *states: TrialState) -> list[FrozenTrial]:
+        """Returns the trials in these states, or all trials if none are given."""
+        return self.study.get_trials(deepcopy=False, states=states or None)
+
+    def reopened(self, frozen: FrozenTrial) -> optuna.Trial:
+        # Optuna has no public attribute for a trial's ID in the storage.
+        return optuna.Trial(self.study, frozen._trial_id)
+
+    def number_to_draw(self) -> int:
+        """Returns the number of trials whose parameters must still be drawn.
+
+        A trial that was interrupted when an earlier sweep ended does not reduce this number.
+        """
+        drawn = [trial for trial in self.trials() if trial.state is not TrialState.WAITING]
+        return self.search["trials"] - sum(not trial.user_attrs.get("interrupted") for trial in drawn)
+
+    def params(self, trial: optuna.Trial) -> dict[str, Any]:
+        """Returns the parameters of a trial. They are drawn at the first call for the trial."""
+        return {name: _suggest(trial, name, one) for name, one in self._distributions.items()}
+
+    def end_trials_of_earlier_sweep(self) -> list[str]:
+        """Marks unfinished trials of the sweep that this one continues as interrupted. Returns a log line for each."""
+        outcome = Outcome(trial_outcomes.INTERRUPTED, None, "the sweep ended while it ran")
+        lines = []
+        for frozen in self.trials(TrialState.RUNNING):
+            run_id = frozen.user_attrs.get("run_id", "")
+            if run_id and not run_id.startswith(f"{self.run_id}."):
+                lines.append(self.record(self.reopened(frozen), outcome))
+        return lines
+
+    def repeat_interrupted(self) -> None:
+        """Schedules the parameters of each interrupted trial to be tried once more, before any new parameters."""
+        trials = self.trials()
+        repeated = {trial.user_attrs.get("repeats") for trial in trials}
+        for trial in trials:
+            is_complete = set(trial.params) == set(self._distributions)
+            if trial.user_attrs.get("interrupted") and is_complete and trial.number not in repeated:
+                self.study.enqueue_trial(dict(trial.params), user_attrs={"repeats": trial.number})
+
+    def record(self, trial: optuna.Trial, outcome: Outcome) -> str:
+        """Records the outcome of a trial in the study. Returns a line about the trial for the sweep's log."""
+        if outcome.cause:
+            trial.set_user_attr("cause", outcome.cause)
+        if outcome.state == trial_outcomes.INTERRUPTED:
+            trial.set_user_attr("interrupted", True)
+        if outcome.state == trial_outcomes.COMPLETE:
+            self.study.tell(trial, outcome.value)
+        else:
+            state = TrialState.PRUNED if outcome.state == trial_outcomes.PRUNED else TrialState.FAIL
+            self.study.tell(trial, state=state)
+        metric = self.search["objective"]["metric"]
+        shown = f"{metric} {outcome.value:g}" if outcome.value is not None else outcome.state
+        return f"trial {trial.number + 1}: {shown}" + (f": {outcome.cause}" if outcome.cause else "")
+
+    def failure(self) -> str:
+        """Returns why a sweep whose trials have ended has failed, or "" if a trial is complete."""
+        ended = [row for row in sweep_table.rows(self.study) if row["state"] != trial_outcomes.INTERRUPTED]
+        causes = [row["cause"] for row in ended if row["state"] == trial_outcomes.FAILED]
+        return trial_outcomes.sweep_failure([row["state"] for row in ended], causes)
+
+    def update_importances(self) -> None:
+        """Recomputes the importances of the parameters. Called after a trial has ended."""
+        self._importances = sweep_table.importances(self.study)
+
+    def write_table(
+        self,
+        state: str,
+        *,
+        slots: Sequence[Sequence[str]] = (),
+        lost: Sequence[str] = (),
+        waiting: Container[str] = (),
+        with_copy: bool,
+    ) -> None:
+        """Writes the table for desktops, and a copy of the study if `with_copy`.
+
+        Args:
+            waiting: The trials that have begun, but have no nodes at present.
+        """
+        copy = os.path.join(self._folder, COPY)
+        if with_copy:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(f"{copy}.new")
+            self._copy(f"{copy}.new")
+            os.replace(f"{copy}.new", copy)
+        table = {
+            "run_id": self.run_id,
+            "name": self._name,
+            "state": state,
+            **self.search["objective"],
+            "parameters": list(self._distributions),
+            "wanted": self.search["trials"],
+            "slots": [list(hosts) for hosts in slots],
+            "lost": sorted(lost),
+            "trials": [
+                {**row, "state": "waiting", "hosts": []} if row["trial"] in waiting else row
+                for row in sweep_table.rows(self.study)
+            ],
+            "importances": self._importances,
+            "study": _digest(copy),
+        }
+        with open(os.path.join(self._folder, f"{TABLE}.new"), "w", encoding="utf-8") as file:
+            json.dump(table, file)
+        os.replace(os.path.join(self._folder, f"{TABLE}.new"), os.path.join(self._folder, TABLE))
 
 
-def open_study(search: Search, storage: str | BaseStorage) -> optuna.Study:
-    """Opens the study in a storage, or creates it.
+class FollowedTrial:
+    """A trial whose run has begun or may have begun, with the steps at which its objective was reported.
 
-    The sampler's seed depends on the number of trials that already exist. Otherwise, the sampler would repeat the
-    random numbers of the first trials whenever the study is opened again.
+    Args:
+        replicas: The names of the run's replicas in plan order.
     """
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    study = optuna.create_study(
-        storage=storage,
-        study_name=STUDY_NAME,
-        direction=search["objective"]["goal"],
-        pruner=pruner_of(search),
-        load_if_exists=True,
-    )
-    study.sampler = sampler_of(search, len(study.get_trials(deepcopy=False)))
-    return study
+
+    def __init__(self, study: SweepStudy, trial: optuna.Trial, replicas: Sequence[str]):
+        self.trial = trial
+        self.pruned = bool(trial.user_attrs.get("pruned"))
+        self._study = study
+        self._replicas = replicas
+        self._last_step = max(self._steps, default=0)
+
+    @property
+    def name(self) -> str:
+        return str(self.trial.number + 1)
+
+    @property
+    def _steps(self) -> list[int]:
+        """The steps for which the objective was reported."""
+        return list(self._study.trials()[self.trial.number].intermediate_values)
+
+    def report(self, metrics: Mapping[str, Any]) -> bool:
+        """Reports the objective if it counts for a step at which trials are compared. Returns whether it does."""
+        search = self._study.search
+        found = trial_outcomes.measurement(search["objective"]["metric"], self._replicas, metrics)
+        if found is None or found.step is None:
+            return False
+        step = pruning_steps.comparison_step(search["pruner"], found.step)
+        if step is None or step <= self._last_step:
+            return False
+        self._last_step = step
+        self.trial.report(found.value, step)
+        return True
+
+    def prune(self) -> str:
+        """Asks the pruner after a report. Returns why the trial is to be ended, or "" if it may continue."""
+        if self.pruned or not self.trial.should_prune():
+            return ""
+        self.pruned = True
+        self.trial.set_user_attr("pruned", True)
+        return f"ended by the pruner at step {max(self._steps)}: it is worse than other trials"
+
+    def outcome(self, shown: Mapping[str, Any], *, stopping: bool) -> Outcome:
+        """Returns the outcome of the ended trial. `shown` and `stopping` are those of `trial_outcomes.outcome`."""
+        metric = self._study.search["objective"]["metric"]
+        return trial_outcomes.outcome(metric, self._replicas, shown, pruned=self.pruned, stopping=stopping)
 
 
-def unpack(study: str, file: str) -> None:
-    """Writes a study, encoded as in `sweep_messages.Sweep` (zlib and Base64), to an SQLite file."""
-    with open(f"{file}.new", "wb") as new:
-        new.write(zlib.decompress(base64.b64decode(study)))
-    os.replace(f"{file}.new", file)
+def _digest(file: str) -> str:
+    """Returns the SHA-256 of the study's copy. With it, a desktop detects that it has read parts of two copies."""
+    try:
+        with open(file, "rb") as opened:
+            return hashlib.sha256(opened.read()).hexdigest()
+    except FileNotFoundError:
+        return ""
 
 
-def distributions_of(search: Search) -> dict[str, BaseDistribution]:
-    """Returns the distributions by parameter, in the order in which values are drawn."""
-    return {name: _distribution(parameter) for name, parameter in search["parameters"].items()}
-
-
-def _distribution(parameter: ParameterRange) -> BaseDistribution:
-    kind, low, high, step = parameter["distribution"], parameter["low"], parameter["high"], parameter["step"]
-    if kind == "categorical":
-        return CategoricalDistribution(parameter["values"])
-    if kind in ("int", "log_int"):
-        last = _last(low, high, step or 1)
-        return IntDistribution(int(low), int(last), log=kind == "log_int", step=int(step or 1))
-    if step is None:
-        return FloatDistribution(float(low), float(high), log=kind == "log_uniform")
-    return FloatDistribution(float(low), float(_last(low, high, step)), step=float(step))
-
-
-def _last(low: Any, high: Any, step: Any) -> Decimal:
-    """Returns the greatest value up to `high` that is a whole number of steps above `low`.
-
-    Optuna warns about an upper limit that cannot be reached from `low` in whole steps.
-    """
-    first, size = Decimal(str(low)), Decimal(str(step))
-    return first + (Decimal(str(high)) - first) // size * size
-
-
-def sampler_of(search: Search, repeats: int = 0) -> BaseSampler:
-    settings = search["sampler"]
-    kind, seed, startup = settings["kind"], settings.get("seed"), settings.get("startup_trials")
-    if seed is not None:
-        seed = (int(seed) + repeats) % 2**32
-    if kind == "grid":
-        return UnboundGridSampler(_grid(search), seed=settings.get("seed"))
-    if kind == "random":
-        return RandomSampler(seed=seed)
-    if kind == "cma_es":
-        return CmaEsSampler(seed=seed, n_startup_trials=1 if startup is None else startup)
-    # If trials run concurrently, `constant_liar` keeps TPE from drawing values close to those of running trials.
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ExperimentalWarning)  # About `constant_liar`, for developers.
-        return TPESampler(
-            seed=seed, n_startup_trials=10 if startup is None else startup, constant_liar=search["parallel"] > 1
+def _suggest(trial: optuna.Trial, name: str, distribution: BaseDistribution) -> Any:
+    if isinstance(distribution, CategoricalDistribution):
+        return trial.suggest_categorical(name, distribution.choices)
+    if isinstance(distribution, IntDistribution):
+        return trial.suggest_int(
+            name, distribution.low, distribution.high, step=distribution.step, log=distribution.log
         )
-
-
-def _grid(search: Search) -> dict[str, list[Any]]:
-    grid: dict[str, list[Any]] = {}
-    for name, distribution in distributions_of(search).items():
-        if isinstance(distribution, CategoricalDistribution):
-            grid[name] = list(distribution.choices)
-        elif isinstance(distribution, IntDistribution):
-            grid[name] = list(range(distribution.low, distribution.high + 1, distribution.step))
-        elif isinstance(distribution, FloatDistribution) and distribution.step is not None:
-            low, step = Decimal(str(distribution.low)), Decimal(str(distribution.step))
-            count = int((Decimal(str(distribution.high)) - low) / step) + 1
-            grid[name] = [float(low + number * step) for number in range(count)]
-    return grid
-
-
-def pruner_of(search: Search) -> BasePruner:
-    given = {name: value for name, value in search["pruner"].items() if value is not None}
-    kind = given.pop("kind", "none")
-    if kind == "median":
-        return MedianPruner(
-            n_startup_trials=given.get("startup_trials", 5),
-            n_warmup_steps=given.get("warmup_steps", 0),
-            interval_steps=given.get("interval_steps", 1),
-        )
-    if kind == "asha":
-        return SuccessiveHalvingPruner(
-            min_resource=given.get("min_resource", 1), reduction_factor=given.get("reduction_factor", 4)
-        )
-    if kind == "hyperband":
-        return HyperbandPruner(
-            min_resource=given.get("min_resource", 1),
-            max_resource=given.get("max_resource", "auto"),
-            reduction_factor=given.get("reduction_factor", 3),
-        )
-    return NopPruner()
+    assert isinstance(distribution, FloatDistribution)
+    return trial.suggest_float(name, distribution.low, distribution.high, step=distribution.step, log=distribution.log)

@@ -10,7 +10,7 @@ import optuna
 from optuna.storages import BaseStorage, RDBStorage
 from optuna.trial import FrozenTrial, TrialState
 
-from torchyard_agent.sweeps.study import STUDY_NAME
+from torchyard_agent.sweeps.study_setup import STUDY_NAME
 
 
 def write_copy(study: optuna.Study, before: str, new: str) -> None:

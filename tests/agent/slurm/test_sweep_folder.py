@@ -13,8 +13,8 @@ from torchyard_agent.journal import Journal
 from torchyard_agent.protocol import paths
 from torchyard_agent.protocol.run_states import RunState
 from torchyard_agent.slurm import job_folder, sweep_folder
-from torchyard_agent.sweeps.study import STUDY_NAME
 from torchyard_agent.sweeps.study_copy import write_copy
+from torchyard_agent.sweeps.study_setup import STUDY_NAME
 
 SWEEP = "20260101-000000-aaaa"
 REPLICAS = {"replicas": [{"name": "worker-0", "host": "hpc.1"}]}

@@ -18,7 +18,7 @@ import pytest
 
 from tests.agent.keeper.keeper_cluster import CLUSTER, Host, KeeperCluster, replica
 from tests.waiting import eventually
-from torchyard_agent.sweeps.sweep_study import COPY, TABLE
+from torchyard_agent.sweeps.study import COPY, TABLE
 from torchyard_core.sweeps.search_file import search_from_text
 
 Scenario = Callable[[KeeperCluster], Awaitable[None]]

@@ -9,8 +9,8 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 
-from torchyard_agent.sweeps.study import STUDY_NAME
 from torchyard_agent.sweeps.study_copy import write_copy
+from torchyard_agent.sweeps.study_setup import STUDY_NAME
 
 
 def test_a_copy_is_brought_up_to_date_trial_by_trial(tmp_path: Path) -> None:

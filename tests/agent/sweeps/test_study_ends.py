@@ -8,8 +8,8 @@ import optuna
 from optuna.trial import TrialState
 
 from torchyard_agent.sweeps import study_ends, sweep_table
-from torchyard_agent.sweeps.study import STUDY_NAME
 from torchyard_agent.sweeps.study_copy import write_copy
+from torchyard_agent.sweeps.study_setup import STUDY_NAME
 
 
 def test_trials_that_run_in_the_copy_get_their_outcomes_values_and_causes(tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from torchyard_core.booking.model import NODE_PREFIX, Booking, Slot, State
+from torchyard_core.engines.slurm.batch_script import RESERVATION
 from torchyard_core.engines.slurm.cluster_link import ClusterHosts
-from torchyard_core.engines.slurm.script import RESERVATION
 from torchyard_core.fleet.cluster import Cluster
 from torchyard_core.formatting import counted
 

@@ -10,6 +10,15 @@ from typing import Any
 from torchyard_agent.protocol.messages import Prepare
 from torchyard_agent.protocol.rank_environment import STOP_PATIENCE_VARIABLE
 from torchyard_core.background_thread import in_background
+from torchyard_core.engines.slurm.batch_script import (
+    FOLDER,
+    RESERVATION,
+    SUBMISSION,
+    dependent,
+    in_reservation,
+    job_script,
+    survives_node_loss,
+)
 from torchyard_core.engines.slurm.cluster_calendar import node_id
 from torchyard_core.engines.slurm.cluster_check import launch_checks
 from torchyard_core.engines.slurm.cluster_link import ClusterHosts
@@ -20,15 +29,6 @@ from torchyard_core.engines.slurm.planned_nodes import (
     request_text,
     with_gpu_types,
     without_placeholders,
-)
-from torchyard_core.engines.slurm.script import (
-    FOLDER,
-    RESERVATION,
-    SUBMISSION,
-    dependent,
-    in_reservation,
-    job_script,
-    survives_node_loss,
 )
 from torchyard_core.engines.slurm.worker_group_jobs import ClusterJob, jobs_of, renumbered, separated
 from torchyard_core.errors import AgentRefused, RunFailed, TorchyardError

@@ -14,10 +14,10 @@ from torchyard_core.atomic_write import write_atomically
 from torchyard_core.booking.errors import Refused
 from torchyard_core.booking.model import Booking, is_of_cluster
 from torchyard_core.booking.time_parser import local_zone
+from torchyard_core.engines.slurm.batch_script import RESERVATION
 from torchyard_core.engines.slurm.cluster_calendar import node_id
 from torchyard_core.engines.slurm.cluster_link import ClusterHosts
 from torchyard_core.engines.slurm.mirror_plan import Hold, LetGo, Rebook, Reserve, Step, Unreserve, steps_between
-from torchyard_core.engines.slurm.script import RESERVATION
 from torchyard_core.errors import AgentRefused, TorchyardError
 from torchyard_core.fleet.daemon_client import DaemonClient
 from torchyard_core.formatting import span

@@ -26,7 +26,8 @@ from torchyard_core.fleet.ssh.known_hosts import KnownHosts, fingerprint
 from torchyard_core.fleet.ssh.login_errors import explain, silent_in_key_exchange, with_jump_of
 from torchyard_core.fleet.ssh.login_throttle import Backoff, EarlyDrop, LoginThrottle
 from torchyard_core.fleet.ssh.proxy_command import ProxyCommand
-from torchyard_core.fleet.ssh.route import Route, UserConfig, as_host, route_to
+from torchyard_core.fleet.ssh.route import Route, as_host, route_to
+from torchyard_core.fleet.ssh.ssh_config import UserConfig
 
 HANDSHAKE_TIMEOUT_S = 30.0
 """Timeout in seconds for the server's banner and for the key exchange. A server with failing DNS answers slowly."""

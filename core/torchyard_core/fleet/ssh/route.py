@@ -6,17 +6,13 @@ import getpass
 import os
 import re
 import socket
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
-import paramiko
-
-from torchyard_core.errors import FileProblem, LoginRefused, Unreachable
+from torchyard_core.errors import LoginRefused, Unreachable
 from torchyard_core.fleet.inventory import Host
-from torchyard_core.fleet.ssh.included_config import USER_CONFIG, config_text
+from torchyard_core.fleet.ssh.ssh_config import Settings
 from torchyard_core.home import expand_user
 from torchyard_core.next_steps import SetHostField
 
@@ -28,8 +24,6 @@ DEFAULT_KEYS = ("id_ed25519", "id_ecdsa", "id_rsa")
 MAX_HOPS = 32
 """Maximum number of jump hosts on a route. A longer route is treated as a loop."""
 
-Settings = Mapping[str, str | list[str]]
-"""The settings of ~/.ssh/config for one host, by lower-case keyword. The value of a repeatable keyword is a list."""
 Lookup = Callable[[str], Settings]
 
 
@@ -260,33 +254,3 @@ def _expand(text: str, tokens: Mapping[str, str]) -> str:
         return {**known, **tokens}.get(token, match[0])
 
     return re.sub(r"%(.)|\$\{(\w+)\}", of, text)
-
-
-class _Unexpanded(paramiko.SSHConfig):
-    """An SSHConfig that does not expand tokens.
-
-    Tokens are expanded later, because their values (address, port and user) also depend on the fleet file.
-    """
-
-    TOKENS_BY_CONFIG_KEY = {"match-exec": paramiko.SSHConfig.TOKENS_BY_CONFIG_KEY["match-exec"]}  # noqa: RUF012 - as in paramiko
-
-
-class UserConfig:
-    """The user's SSH configuration with its includes. Thread-safe."""
-
-    def __init__(self, path: Path = USER_CONFIG):
-        self._path = path
-        self._lock = threading.Lock()
-        self._config: paramiko.SSHConfig | None = None
-
-    def lookup(self, alias: str) -> Settings:
-        """Returns the settings that apply to `ssh ALIAS`. Raises FileProblem if the configuration is malformed."""
-        with self._lock:
-            try:
-                if self._config is None:
-                    self._config = _Unexpanded.from_text(config_text(expand_user(self._path)))
-                found: dict[str, Any] = dict(self._config.lookup(alias))
-            except (paramiko.ConfigParseError, paramiko.SSHException, ValueError, KeyError) as error:
-                hint = "`ssh -G HOST` may say more. Hosts with `transport: openssh` or `local: true` do not need it."
-                raise FileProblem(f"{self._path} is malformed: {error}.", code="ssh_config", hint=hint) from error
-        return {key: value for key, value in found.items() if value is not None}

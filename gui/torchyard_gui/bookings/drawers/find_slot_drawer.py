@@ -208,7 +208,7 @@ class FindSlotDrawer(Drawer):
             at_most: A sentence about the GPUs that are free now.
         """
         chosen = _same_fit(self.cards[self.chosen].fit, fits) if self.cards else 0
-        # A card is kept as long as there is a match for it, so a search that is repeated moves nothing under the pointer.
+        # Cards are reused, so a repeated search replaces nothing under the pointer.
         self._drop_cards(keep=len(fits))
         for number in range(len(self.cards), len(fits)):
             card = FitCard(number)
@@ -332,7 +332,7 @@ class FindSlotDrawer(Drawer):
             self.wait_wanted.emit(replace(wish, latest=self._wait_until))
 
     def _drop_cards(self, keep: int = 0) -> None:
-        """Deletes all cards except the first `keep`. If the focus is on a deleted card, it moves to the last one kept."""
+        """Deletes all cards except the first `keep`. The focus of a deleted card moves to the last remaining one."""
         dropped = self.cards[keep:]
         self.cards, self.chosen = self.cards[:keep], 0
         if any(card.hasFocus() for card in dropped):

@@ -8,7 +8,7 @@ from PySide6.QtCore import QCoreApplication, QStringListModel, Qt, Signal
 from PySide6.QtWidgets import QCompleter, QWidget
 
 from torchyard_core.fleet.inventory import Host
-from torchyard_core.fleet.ssh.included_config import config_text, host_names
+from torchyard_core.fleet.ssh.ssh_config import config_text, host_names
 from torchyard_gui.bridge.fleet_model import FleetModel
 from torchyard_gui.fleet.dialogs.host_form import HostForm, host_of
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from tests.core.engines.slurm.samples import CLUSTER, SHAPES, planned
+from torchyard_core.engines.slurm.batch_script import in_reservation, job_script, limit_seconds
 from torchyard_core.engines.slurm.planned_nodes import (
     components_of,
     have_room,
     slots_of,
 )
-from torchyard_core.engines.slurm.script import in_reservation, job_script, limit_seconds
 from torchyard_core.engines.slurm.worker_group_jobs import renumbered
 
 

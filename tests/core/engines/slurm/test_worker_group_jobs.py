@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.core.engines.slurm.samples import CLUSTER, planned
-from torchyard_core.engines.slurm.script import job_script
+from torchyard_core.engines.slurm.batch_script import job_script
 from torchyard_core.engines.slurm.worker_group_jobs import jobs_of, renumbered, separated
 
 

@@ -1,21 +1,63 @@
-"""Reads the user's `~/.ssh/config` as one string. Resolves `Include` directives as ssh(1) does."""
+"""Reads the user's `~/.ssh/config`, and evaluates it for a host.
+
+paramiko evaluates `Host` and `Match`. It ignores `Include`, which is therefore resolved before, as ssh(1) does.
+"""
 
 from __future__ import annotations
 
 import glob
 import re
 import shlex
-from collections.abc import Iterable, Iterator
+import threading
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
+import paramiko
+
+from torchyard_core.errors import FileProblem
 from torchyard_core.home import expand_user
 
 USER_CONFIG = Path("~/.ssh/config")
 MAX_DEPTH = 16
 """Maximum depth of includes, as in OpenSSH."""
+
+Settings = Mapping[str, str | list[str]]
+"""The settings of ~/.ssh/config for one host, by lower-case keyword. The value of a repeatable keyword is a list."""
+
 _LINE = re.compile(r"\s*(\w+)(?:\s*=\s*|\s+)(.*?)\s*$")
 _COMMANDS = ("proxycommand", "localcommand", "remotecommand", "knownhostscommand")
 """Keywords whose value is the rest of the line, including quotes and `#`."""
+
+
+class _Unexpanded(paramiko.SSHConfig):
+    """An SSHConfig that does not expand tokens.
+
+    Tokens are expanded later, because their values (address, port and user) also depend on the fleet file.
+    """
+
+    TOKENS_BY_CONFIG_KEY = {"match-exec": paramiko.SSHConfig.TOKENS_BY_CONFIG_KEY["match-exec"]}  # noqa: RUF012 - as in paramiko
+
+
+class UserConfig:
+    """The user's SSH configuration with its includes. Thread-safe."""
+
+    def __init__(self, path: Path = USER_CONFIG):
+        self._path = path
+        self._lock = threading.Lock()
+        self._config: paramiko.SSHConfig | None = None
+
+    def lookup(self, alias: str) -> Settings:
+        """Returns the settings that apply to `ssh ALIAS`. Raises FileProblem if the configuration is malformed."""
+        with self._lock:
+            try:
+                if self._config is None:
+                    self._config = _Unexpanded.from_text(config_text(expand_user(self._path)))
+                found: dict[str, Any] = dict(self._config.lookup(alias))
+            except (paramiko.ConfigParseError, paramiko.SSHException, ValueError, KeyError) as error:
+                hint = "`ssh -G HOST` may say more. Hosts with `transport: openssh` or `local: true` do not need it."
+                raise FileProblem(f"{self._path} is malformed: {error}.", code="ssh_config", hint=hint) from error
+        return {key: value for key, value in found.items() if value is not None}
 
 
 def config_text(path: Path) -> str:

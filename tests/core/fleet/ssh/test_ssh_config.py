@@ -9,8 +9,8 @@ import pytest
 
 from torchyard_core.errors import FileProblem, Unreachable
 from torchyard_core.fleet.inventory import Host
-from torchyard_core.fleet.ssh.included_config import config_text, host_names
-from torchyard_core.fleet.ssh.route import Route, UserConfig, as_host, existing_identities, route_to
+from torchyard_core.fleet.ssh.route import Route, as_host, existing_identities, route_to
+from torchyard_core.fleet.ssh.ssh_config import UserConfig, config_text, host_names
 
 
 @pytest.fixture(autouse=True)

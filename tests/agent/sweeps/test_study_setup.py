@@ -10,7 +10,7 @@ import optuna
 import pytest
 
 from torchyard_agent.protocol.sweep_messages import parameter_text
-from torchyard_agent.sweeps.study import distributions_of, open_study, sampler_of
+from torchyard_agent.sweeps.study_setup import distributions_of, open_study, sampler_of
 from torchyard_core.sweeps.search_file import search_from_text
 
 PARAMETERS = """\
