@@ -3,35 +3,70 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator, Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-from torchyard_core.cli.commands import (
-    advise,
-    book,
-    bookings,
-    deploy,
-    gui,
-    hosts,
-    import_export,
-    plan,
-    presets,
-    profile,
-    run,
-    runs,
-    settings,
-    status,
-    sweep,
-    sweeps,
-    validate,
-)
 from torchyard_core.cli.context import CommandContext
 from torchyard_core.cli.exit_codes import run_and_exit, unexpected_error
 from torchyard_core.cli.output import discard_output, is_unread, repeat_options
 from torchyard_core.home import Home, expand_user
+
+COMMANDS = {
+    "deploy": "deploy.deploy",
+    "undeploy": "deploy.undeploy",
+    "validate": "validate.validate",
+    "plan": "plan.plan",
+    "run": "run.run",
+    "profile": "profile.profile",
+    "advise": "advise.advise",
+    "sweep": "sweep.sweep",
+    "status": "status.status",
+    "book": "book.book",
+    "import": "import_export.import_",
+    "export": "import_export.export",
+    "gui": "gui.gui",
+    "hosts": "hosts.app",
+    "runs": "runs.app",
+    "sweeps": "sweeps.app",
+    "bookings": "bookings.app",
+    "presets": "presets.app",
+    "settings": "settings.app",
+}
+"""The commands in the order of the help, each with its module in `cli.commands` and its function or typer group."""
+
+
+class LazyCommands(Mapping[str, Any]):
+    """The click commands of COMMANDS by name. A command's module is imported when the command is looked up.
+
+    Importing the modules of all commands takes a third of the time in which a short command runs.
+    """
+
+    def __init__(self) -> None:
+        self._imported: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._imported:
+            module, _, attribute = COMMANDS[name].partition(".")
+            found = getattr(import_module(f"torchyard_core.cli.commands.{module}"), attribute)
+            parent = typer.Typer(add_completion=False, rich_markup_mode=None)
+            parent.callback()(lambda: None)  # Without a callback, typer would make no group for a single command.
+            if isinstance(found, typer.Typer):
+                parent.add_typer(found, name=name)
+            else:
+                parent.command(name)(found)
+            self._imported[name] = typer.main.get_group(parent).commands[name]
+        return self._imported[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(COMMANDS)
+
+    def __len__(self) -> int:
+        return len(COMMANDS)
 
 
 class Commands(TyperGroup):
@@ -39,6 +74,10 @@ class Commands(TyperGroup):
 
     click would exit silently on any broken pipe. This class does so only if the reader of stdout or stderr has exited.
     """
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.commands = LazyCommands()
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -61,25 +100,6 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.add_typer(hosts.app, name="hosts")
-app.command("deploy")(deploy.deploy)
-app.command("undeploy")(deploy.undeploy)
-app.command("validate")(validate.validate)
-app.command("plan")(plan.plan)
-app.command("run")(run.run)
-app.add_typer(runs.app, name="runs")
-app.command("profile")(profile.profile)
-app.command("advise")(advise.advise)
-app.command("sweep")(sweep.sweep)
-app.add_typer(sweeps.app, name="sweeps")
-app.command("status")(status.status)
-app.command("book")(book.book)
-app.add_typer(bookings.app, name="bookings")
-app.command("import")(import_export.import_)
-app.command("export")(import_export.export)
-app.add_typer(presets.app, name="presets")
-app.add_typer(settings.app, name="settings")
-app.command("gui")(gui.gui)
 
 
 def _version(wanted: bool) -> None:
