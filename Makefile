@@ -77,7 +77,7 @@ run: setup  ## Opens the window with the example; without a display, launches it
 	fi
 
 # Bytecode is always written: hundreds of short-lived interpreters read the bytecode that the first one writes.
-test test-quick proof collect: export PYTHONDONTWRITEBYTECODE =
+test test-quick proof collect bench: export PYTHONDONTWRITEBYTECODE =
 
 test: setup tensorflow  ## Runs all tests, including those with real SSH hosts and real training
 	@$(BIN)/python -m pytest --numprocesses=$(TEST_PROCESSES) --dist=loadfile --no-loadscope-reorder \

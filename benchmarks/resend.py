@@ -177,7 +177,7 @@ def main() -> list[Promise]:
             )
             root = take_snapshot(folder, (), None, caches).root
             found["then a run's own copy on 1 host"] = [prepared(list(one.values()), root) for _ in range(2)]
-            copying = ["sh", "-c", "cp -r .torchyard/store/files copied; rm -rf copied"]
+            copying = ["sh", "-c", "cd && cp -r .torchyard/store/files copied && rm -rf copied"]
             found["cp -r of as many files there, and rm"] = [
                 timed(lambda: lab.hosts[0].exec(copying, check=True)) for _ in range(2)
             ]

@@ -118,7 +118,8 @@ class Desktop:
 
     def environment(self, extra: Mapping[str, str] | None = None) -> dict[str, str]:
         """Returns the environment of the command: this process's environment without personal settings."""
-        ours = {name: value for name, value in os.environ.items() if not name.startswith(("SSH_", "TORCHYARD_"))}
+        personal = ("SSH_", "TORCHYARD_", "PYTHONDONTWRITEBYTECODE")
+        ours = {name: value for name, value in os.environ.items() if not name.startswith(personal)}
         inherited = [str(Path(path).resolve()) for path in ours.get("PYTHONPATH", "").split(os.pathsep) if path]
         packages = [str(REPOSITORY / folder) for folder in ("core", "agent")]
         ours["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([*packages, *inherited]))

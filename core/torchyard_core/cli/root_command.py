@@ -77,7 +77,7 @@ class Commands(TyperGroup):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        self.commands = LazyCommands()
+        self.commands = LazyCommands()  # type: ignore[assignment]  # typer only reads it.
 
     def invoke(self, ctx: Any) -> Any:
         try:
