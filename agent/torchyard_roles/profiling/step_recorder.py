@@ -276,6 +276,8 @@ class StepRecorder:
         """Returns the measurements, in the format of the file."""
         import torch
 
+        from torchyard_roles.profiling.chunk_cost import chunk_cpu_s
+
         trained = list(self._parameters.values())
         states = [
             each
@@ -295,6 +297,7 @@ class StepRecorder:
             "gradients": [] if self.is_black_box else self._gradients(),
             "sizes": self._sizes,
             "peak_bytes": self._peak_bytes(),
+            "chunk_cpu_s": chunk_cpu_s(),
             **self._copy_rates(),
         }
 

@@ -13,6 +13,12 @@ from dataclasses import dataclass
 
 from torchyard_core.topology.strategies.reduction_cost import mixed_parts
 
+CHUNK_S = 0.0025
+SMALLEST_CHUNK, LARGEST_CHUNK, PAGE = 48 * 1024, 4 * 1024 * 1024, 4096
+"""The rule for the size of chunks in reduction_server: the bytes of gradients that are exchanged in CHUNK_S, in whole
+pages, within these limits. A test compares it with `torchyard_roles.strategies.reduction_server.reducer_client`.
+"""
+
 
 @dataclass(frozen=True)
 class HostLoad:
@@ -25,6 +31,16 @@ class HostLoad:
     sent: float = 0.0
     received: float = 0.0
     local: float = 0.0
+
+
+@dataclass(frozen=True)
+class ChunkCounts:
+    """The numbers of chunks that the processes on each host exchange, per byte of one trainer's gradients."""
+
+    asked: Mapping[int, float]
+    """Chunks that trainers on the host send, and whose sums they receive."""
+    summed: Mapping[int, float]
+    """Chunks of other processes that processes on the host receive, sum and return."""
 
 
 def ring_loads(members: Sequence[int]) -> dict[int, HostLoad]:
@@ -89,6 +105,31 @@ def push_connections(trainers: Sequence[int], shares: Mapping[int, float]) -> di
         host: len(((summing if host in senders else set()) | (senders if host in summing else set())) - {host})
         for host in senders | summing
     }
+
+
+def chunks_per_byte(trainers: Sequence[int], reducers: Sequence[int], *, mixed: bool, s_per_byte: float) -> ChunkCounts:
+    """Returns the numbers of chunks that processes exchange, per byte of one trainer's gradients.
+
+    In a mixed plan, the trainers' chunks are smaller than those of the reducers, in proportion to the parts that they
+    sum. A trainer therefore exchanges the same number of chunks with every process that sums.
+
+    Args:
+        trainers, reducers: The hosts of the processes.
+        mixed: Whether the trainers also sum.
+        s_per_byte: The exchange's duration per byte of one trainer's gradients, which determines the size of chunks.
+    """
+    of_reducer = mixed_parts(len(trainers), len(reducers))[1] if mixed else 1 / len(reducers)
+    fitting = CHUNK_S / s_per_byte if s_per_byte else LARGEST_CHUNK
+    per_peer = of_reducer / min(LARGEST_CHUNK, max(SMALLEST_CHUNK, fitting // PAGE * PAGE))
+    others = len(trainers) - 1 if mixed else 0
+    asked: Counter[int] = Counter()
+    summed: Counter[int] = Counter()
+    for host in trainers:
+        asked[host] += per_peer * (len(reducers) + others)  # type: ignore[assignment]
+        summed[host] += per_peer * others  # type: ignore[assignment]
+    for host in reducers:
+        summed[host] += per_peer * len(trainers)  # type: ignore[assignment]
+    return ChunkCounts(dict(asked), dict(summed))
 
 
 def slowest_s(loads: Mapping[int, HostLoad], rates: Mapping[int, float], size: float) -> float:

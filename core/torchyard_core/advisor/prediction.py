@@ -19,6 +19,7 @@ from statistics import fmean
 from torchyard_core.advisor.corrections import Correction
 from torchyard_core.advisor.exchange_load import (
     HostLoad,
+    chunks_per_byte,
     mixed_shares,
     push_connections,
     push_loads,
@@ -66,6 +67,11 @@ Derived from the CPU time of trainers and servers in exchanges of six kinds at 2
 which is a case of `advisor_proof`. During these measurements, other processes used the same cores, which increases CPU
 time by up to a third.
 """
+CHUNKED_SEGMENT_CPU_S = 14e-6
+"""CPU time for sending or receiving one TCP segment in an exchange whose work per chunk is measured by the profile."""
+TRAINER_SHARE = 0.64
+"""The trainer's share of the CPU time of a chunk. The reducer needs the rest (`benchmarks/training/roles_cost.py`)."""
+REFINEMENTS = 4
 LEAST_SEGMENT, LARGEST_SEGMENT = 2 * 1448, 64 * 1024
 SEGMENTS_PER_S = 1024
 """Number of segments per second that determines the size of a segment: Linux puts the bytes that a connection sends in
@@ -259,12 +265,42 @@ class _Predictor:
             return parts
         shares = shares_of(reducers) if best is Reduction.REDUCERS else mixed_shares(trainers, reducers)
         stages = self._served_stages(shares, steps=False)
-        parts = self._synchronous(stages, overlaps=True, shares=shares)
+        chunks = self._chunk_cpu_s_per_byte(shares, mixed=best is Reduction.MIXED)
+        parts = self._synchronous(stages, overlaps=True, shares=shares, chunks=chunks)
         if best is Reduction.MIXED:
             parts.notes = ("Reducers and trainers both sum, since the reducers alone would be slower.",)
         return parts
 
-    def _synchronous(self, stages: list[Stage], *, overlaps: bool, shares: Mapping[int, float] | None = None) -> _Parts:
+    def _chunk_cpu_s_per_byte(self, shares: Mapping[int, float], *, mixed: bool) -> dict[str, float]:
+        """Returns the time for which chunks occupy all cores of each computer, in seconds per byte of gradients.
+
+        Chunks are smaller in slower exchanges, and smaller chunks need more time. The result is therefore refined.
+        """
+        trainers, reducers = self.layout.trainers, self.layout.servers
+        pushes = push_loads(trainers, shares)
+        exchange_s = slowest_s(pushes, self.rates, 1.0) / SERVED_EFFICIENCY
+        found: dict[str, float] = {}
+        for _ in range(REFINEMENTS):
+            slowest = max(exchange_s, *found.values()) if found else exchange_s
+            counts = chunks_per_byte(trainers, reducers, mixed=mixed, s_per_byte=slowest)
+            found = {}
+            for host in pushes:
+                cores = self.hosts[host].cores
+                if cores:
+                    work = counts.asked.get(host, 0.0) * TRAINER_SHARE
+                    work += counts.summed.get(host, 0.0) * (1 - TRAINER_SHARE)
+                    name = self.computers[host]
+                    found[name] = found.get(name, 0.0) + work * self.first.chunk_cpu_s / cores
+        return found
+
+    def _synchronous(
+        self,
+        stages: list[Stage],
+        *,
+        overlaps: bool,
+        shares: Mapping[int, float] | None = None,
+        chunks: Mapping[str, float] | None = None,
+    ) -> _Parts:
         trainers = self._senders()
         shares = shares if shares is not None else shares_of(self.layout.servers)
         pushes = push_loads(trainers, shares)
@@ -275,7 +311,7 @@ class _Predictor:
         bucket = self.layout.strategy.bucket_mb * MIB
         connections = push_connections(trainers, shares)
         return self._exchanged(
-            self.layout.trainers, stages, both, connections, bucket if overlaps else 0, steps=overlaps
+            self.layout.trainers, stages, both, connections, bucket if overlaps else 0, steps=overlaps, chunks=chunks
         )
 
     def _senders(self) -> list[int]:
@@ -350,6 +386,7 @@ class _Predictor:
         bucket_bytes: int,
         *,
         steps: bool = True,
+        chunks: Mapping[str, float] | None = None,
     ) -> _Parts:
         """Returns the parts of a synchronous step.
 
@@ -359,6 +396,8 @@ class _Predictor:
             bucket_bytes: The size of the buckets that are sent during the backward pass; 0 if all gradients are sent
                 after the backward pass.
             steps: Whether the trainers step the optimizer.
+            chunks: The time for which chunks occupy all cores of each computer (`_chunk_cpu_s_per_byte`), if the
+                exchange uses chunks.
         """
         ranks = self._ranks(trainers)
         times = [self._gradient_s(host) for host in ranks]
@@ -372,7 +411,11 @@ class _Predictor:
             buckets = [(delay + at, size) for at, size in compute.buckets(bucket_bytes)]
         else:
             buckets = [(ready, int(self.size))]
-        cpus = self._cpu_s_per_byte(loads, connections)
+        if chunks is None:
+            cpus = self._cpu_s_per_byte(loads, connections)
+        else:
+            segments = self._cpu_s_per_byte(loads, connections, CHUNKED_SEGMENT_CPU_S)
+            cpus = {name: value + chunks[name] for name, value in segments.items()}
         # Every piece uses the cores of all computers in its first stage, so only the busiest computer limits the speed.
         busiest = sorted(cpus, key=cpus.__getitem__)[-1:]
         stages = self._with_cores(_without_copies(stages), {name: cpus[name] for name in busiest})
@@ -399,7 +442,9 @@ class _Predictor:
             noise, busy, bool(stages) and not bucket_bytes, dict(loads),
         )  # fmt: skip
 
-    def _cpu_s_per_byte(self, loads: Mapping[int, HostLoad], connections: Mapping[int, int]) -> dict[str, float]:
+    def _cpu_s_per_byte(
+        self, loads: Mapping[int, HostLoad], connections: Mapping[int, int], segment_cpu_s: float = SEGMENT_CPU_S
+    ) -> dict[str, float]:
         """Returns the time for which an exchange occupies all cores of each computer, in seconds per byte of payload.
 
         The payload is what one rank exchanges: its gradients, or under DiLoCo its encoded pseudo-gradients.
@@ -414,7 +459,7 @@ class _Predictor:
             if cores:
                 rate = self.rates[host] / max(1, connections.get(host, 1))
                 segment = min(LARGEST_SEGMENT, max(LEAST_SEGMENT, rate / SEGMENTS_PER_S))
-                work = (load.sent + load.received) * SEGMENT_CPU_S / segment
+                work = (load.sent + load.received) * segment_cpu_s / segment
                 found[self.computers[host]] = found.get(self.computers[host], 0.0) + work / cores
         return found
 

@@ -95,6 +95,8 @@ class Profile(FrozenModel):
     """Rate of copies within host memory, in bytes per second."""
     to_gpu_bytes_s: Rate | None = None
     from_gpu_bytes_s: Rate | None = None
+    chunk_cpu_s: Seconds | None = None
+    """CPU time of a worker and a reducer together for one chunk of 48 KiB (`torchyard_roles.profiling.chunk_cost`)."""
 
     @property
     def model_bytes(self) -> int:

@@ -152,6 +152,20 @@ def test_hosts_that_share_the_cores_of_a_computer_exchange_no_faster_than_these(
     assert fewer.step_s == pytest.approx(2 * shared.step_s, rel=0.35)
 
 
+def test_slow_cores_delay_an_exchange_in_small_chunks_more() -> None:
+    def step_s(chosen: Layout, chunk_cpu_s: float) -> float:
+        compute = replace(trainer_compute(profile(megabytes=40.0)), chunk_cpu_s=chunk_cpu_s)
+        count = len(chosen.trainers) + len(chosen.servers)
+        hosts = [AdvisedHost(f"h{each}", compute, 400 * MEGABIT, cores=2.0, computer="lab") for each in range(count)]
+        return predict(chosen, hosts).step_s
+
+    mixed, reducers = layout("reduction_server", 5, 2), layout("reduction_server", 3, 4)
+    fast, slow = (step_s(mixed, each) for each in (100e-6, 1e-3))
+    assert slow > 1.5 * fast, "trainers that sum exchange chunks of less than 48 KiB"
+    assert slow - fast > 2 * (step_s(reducers, 1e-3) - step_s(reducers, 100e-6))
+    assert step_s(layout("all_reduce", 5), 1e-3) == step_s(layout("all_reduce", 5), 100e-6)
+
+
 def test_a_link_is_shared_by_the_connections_to_all_other_hosts_of_an_exchange() -> None:
     assert push_connections([0, 0, 1], {2: 0.5, 3: 0.5}) == {0: 2, 1: 2, 2: 2, 3: 2}
     assert push_connections([0, 1, 2], {0: 0.2, 1: 0.2, 2: 0.2, 3: 0.4}) == {0: 3, 1: 3, 2: 3, 3: 3}
