@@ -212,8 +212,8 @@ def _key(environ: Mapping[str, str]) -> bytes:
 def _place_among_trainers(environ: Mapping[str, str], *, trains: bool) -> tuple[int | None, int]:
     """Returns (rank, world size). The rank is None for a process that does not train.
 
-    Torchyard's variables are preferred to torchrun's, because in asynchronous strategies RANK is the rank within one
-    worker group and not the rank in the run. If the replica's command starts torchrun, torchrun's variables are used.
+    Torchyard's variables take precedence over torchrun's, because in asynchronous strategies RANK is the rank within
+    one worker group and not the rank in the run. The exception is a replica whose command itself starts torchrun.
     """
     pairs = [("TORCHYARD_RANK", "TORCHYARD_WORLD_SIZE"), ("RANK", "WORLD_SIZE")]
     if _has_own_launcher(environ):

@@ -167,7 +167,7 @@ class ValidateTopology(NextStep):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ValidateSweep(NextStep):
-    """Checks a search file together with the topology whose arguments use its parameters."""
+    """Checks a search file together with the topology whose arguments use the search parameters."""
 
     topology: str
     search: str

@@ -188,7 +188,7 @@ def test_without_the_database_a_launch_uses_the_last_known_bookings_and_books_no
             (desktop.home / "settings.yaml").write_text(f"bookings_url: {server.url(person, 'team')}\n")
         torchyard(kim, "hosts", "check", code=1)
         torchyard(kim, "book", "gpu-a:*", "--to", "+3h", "--title", "digits")
-        torchyard(lee, "bookings", "list")  # Copies the calendar to Lee's desktop. Kim's has a copy.
+        torchyard(lee, "bookings", "list")  # Copies the calendar to Lee's desktop. Kim's desktop already has a copy.
         server.stop()
 
         shown = torchyard(kim, "status")

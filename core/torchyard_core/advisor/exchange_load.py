@@ -22,10 +22,10 @@ pages, within these limits. A test compares it with `torchyard_roles.strategies.
 
 @dataclass(frozen=True)
 class HostLoad:
-    """The data of one exchange over a host's link in each direction, and within the host.
+    """The amounts of data that one exchange transfers over a host's link in each direction, and within the host.
 
-    The unit is M, the gradient bytes exchanged per step. For DiLoCo's exchange between groups, it is the size of the
-    encoded pseudo-gradients.
+    Amounts are multiples of M, the gradient bytes exchanged per step, or of the size of the encoded pseudo-gradients
+    for DiLoCo's exchange between groups.
     """
 
     sent: float = 0.0

@@ -707,7 +707,7 @@ class _Predictor:
                 found[wire.value][every] = min(1.0, mean / parts.step_s)
         return found
 
-    # The result
+    # Correction by past runs, and the resulting prediction
 
     def _corrected(self, parts: _Parts) -> _Parts:
         compute, exchange = self.correction.compute, self.correction.exchange

@@ -94,7 +94,7 @@ class TeamStudies:
         from torchyard_core.booking.store import copy_study  # Deferred, since this loads SQLAlchemy.
 
         copy_study(url, SweepCopies(self._home.sweeps).study_file(table.run_id), study_name(table))
-        with suppress(OSError):  # Without the mark file, the study is copied again, which is harmless.
+        with suppress(OSError):  # Without the marker file, the study is copied again, which is harmless.
             replace_content(self._mark(table.run_id), json.dumps({"database": url, "study": table.study}) + "\n")
 
     def _last(self, run_id: str) -> tuple[str, str]:

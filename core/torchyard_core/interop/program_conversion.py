@@ -23,7 +23,7 @@ def missing_program(remarks: list[Remark], *, command: bool = False) -> dict[str
 
 
 def of_module(module: str, args: Sequence[str], *, torch: bool) -> dict[str, Any]:
-    """Returns a program that runs a Python module, with the launcher `torch` or, if `torch` is False, `command`."""
+    """Returns a program that runs a Python module. The launcher is `torch` or, if `torch=False`, `command`."""
     what: dict[str, Any] = {"module": module} if torch else {"launcher": "command", "command": [PYTHON, "-m", module]}
     return what | ({"args": list(args)} if args else {})
 

@@ -254,7 +254,7 @@ class Growth:
         return facts
 
     def _remove_remains(self, link: AgentLink) -> None:
-        """Removes what an earlier, unsuccessful addition has left on the host."""
+        """Removes the files that an earlier, failed attempt to add the host left there."""
         try:
             link.call("run.remove", {"run_id": self.own.run_id, "by": desktop_identity()})
         except AgentRefused as refusal:

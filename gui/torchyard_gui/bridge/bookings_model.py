@@ -288,8 +288,8 @@ class BookingsModel(QObject):
         since = min(begin for begin, _ in self._ranges.values())
         until = max(end for _, end in self._ranges.values())
         now = self.now
-        # The current time is rounded to hours. Otherwise, the interval would be different in each call, and the usage
-        # records would be read each time.
+        # The current time is rounded down to the hour. Otherwise, the interval would differ on each call, and the usage
+        # records would be read every time.
         hour = now.replace(minute=0, second=0)
         time = Interval(min(since, hour - BEFORE_NOW), max(until, hour + AFTER_NOW))
         facts = self.fleet.facts()

@@ -208,7 +208,7 @@ class RunView(QWidget):
         assert self.feed is not None
         picture = self.feed.picture
         title, sentence = self.tr("No data on this run"), self.tr("Its hosts have not reported it yet.")
-        if picture.tracks:  # The run is, for example, the coordinator of a sweep, whose replica is not in the topology.
+        if picture.tracks:  # The replicas have tracks, but are not in the topology, such as a sweep's coordinator.
             title = self.tr("No picture of this run")
             sentence = self.tr(
                 "Its replicas are not in its topology. “Replicas” lists them; the Sweeps page shows the trials of a"

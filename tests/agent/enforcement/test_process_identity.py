@@ -56,7 +56,7 @@ def test_init_is_never_signalled() -> None:
 
 @pytest.fixture
 def terminal(tmp_path: Path) -> Iterator[int]:
-    """Creates a pseudo-terminal in a folder; yields the descriptor from which the test reads what is written to it."""
+    """Creates a pseudo-terminal, and a link to its device in a folder. Yields the descriptor to read its output."""
     master, slave = os.openpty()
     (tmp_path / "7").symlink_to(os.ttyname(slave))
     yield master

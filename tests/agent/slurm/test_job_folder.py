@@ -10,7 +10,7 @@ from torchyard_agent.slurm import job_folder
 
 
 def journal(folder: Path, *entries: tuple[int, dict[str, Any]]) -> None:
-    """Writes a journal from pairs of seconds and an event."""
+    """Writes a journal from (seconds, event) pairs."""
     folder.mkdir(parents=True)
     common = {"epoch": "e", "seq": 1}
     lines = [{**common, "time": f"2026-11-28T20:00:{at:02d}.500Z", **entry} for at, entry in entries]

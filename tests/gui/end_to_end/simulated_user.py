@@ -92,7 +92,7 @@ class SimulatedUser:
 
     def button(self, around: QWidget, text: str) -> QPushButton:
         """Returns the first visible button whose text contains `text`. If a button has no text, its accessible name
-        counts.
+        is used instead.
         """
         buttons = [button for button in around.findChildren(QPushButton) if button.isVisible()]
         found = [button for button in buttons if text in (button.text() or button.accessibleName())]

@@ -1,4 +1,4 @@
-"""Tests that the digits example is drawn on an empty canvas, saved, launched on three hosts, watched and stopped."""
+"""Tests that the digits example can be drawn on an empty canvas, saved, launched on three hosts and stopped."""
 
 from __future__ import annotations
 

@@ -159,7 +159,7 @@ def hand_over(optimizer: torch.optim.Optimizer, step: Step) -> Callable[[], None
         hides a GradScaler's attributes from the optimizer.
     """
     own = type(optimizer).step
-    # torch wraps step() of the class to call hooks.
+    # torch replaces the class's step() by a wrapper that calls the hooks.
     plain = own.__wrapped__ if getattr(own, "hooked", False) else own
 
     def shared_step(self: Any, closure: Callable[[], Any] | None = None) -> Any:

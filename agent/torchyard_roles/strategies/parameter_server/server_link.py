@@ -306,7 +306,7 @@ class ServerLink:
             if changed is not None and exchange.values is not None:
                 connection.send({"op": "set", "chunk": chunk.number, "round": number}, exchange.values(chunk))
             push = Push(
-                group=0,  # The header does not name the member, which the server knows by its connection.
+                group=0,  # The header does not name the member, because the connection identifies it.
                 rank=0,
                 generation=0,
                 round=number,

@@ -24,10 +24,10 @@ _REQUEUED = re.compile(r"trial (\d+): waits again: (.*)")
 
 
 class SweepJsonView(JsonView):
-    """View that prints each event as a line of JSON, and `trial` events. Thread-safe.
+    """View that prints each event as a line of JSON, and adds `trial` events of its own. Thread-safe.
 
-    The sweep's log reports that a trial has started, was requeued or has ended. The details of the trial are read from
-    the table of trials.
+    The sweep's log reports when a trial starts, is requeued or ends. The details of the trial are read from the table
+    of trials.
     """
 
     def __init__(self) -> None:

@@ -157,7 +157,7 @@ class _Slots:
             self._holders.update(dict.fromkeys(choice.indices or (), f"taken by {name}"))
 
     def wanted(self, replica: Replica, first: int) -> list[int]:
-        """Returns the indices of the GPUs that a replica dropped on index `first` takes if all of them are free."""
+        """Returns the indices of the GPUs that a replica would occupy if it were dropped on index `first`."""
         # Near the last GPU of the host, a replica with several GPUs has to begin at a lower index.
         first = max(0, min(first, self._end - replica.pool.gpus))
         return list(range(first, first + replica.pool.gpus))

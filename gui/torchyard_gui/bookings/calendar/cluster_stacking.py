@@ -26,8 +26,8 @@ class Stacked:
 
 
 class ClusterStacking:
-    """Stacks a cluster's bookings, jobs and reservations. As long as these stay the same, `of` returns identical
-    objects for them, because the display list detects changes by the identity of objects.
+    """Stacks a cluster's bookings, jobs and reservations. As long as these do not change, `of` returns the
+    same objects for them, because the display list detects changes by object identity.
     """
 
     def __init__(self) -> None:

@@ -41,7 +41,7 @@ class StrategyGroup(QWidget):
         vbox(self.group, parent=self, margins=FLUSH, spacing=8)
 
     def _fill(self) -> None:
-        # The sentences about the strategy come directly below the field for its kind, before the settings.
+        # The description of the strategy comes directly below the field that selects it, before the settings.
         within = self.group.layout()
         assert isinstance(within, QVBoxLayout)
         within.addWidget(self._sentence)

@@ -301,8 +301,8 @@ def test_a_member_rejoins_only_after_reporting_its_expired_lease(run_scenario: R
         await eventually(lambda: b.output("worker-0") == "up\n" * 2)
         assert primary.channel.connected
 
-        # Only the member considers itself cut off. It reconnects while it ends its ranks, so the primary does not
-        # consider it lost.
+        # The member assumes that it is cut off, and stops its ranks. Before they have ended, it reconnects, so the
+        # primary does not consider it lost.
         primary.beats = False
         stream, introduction = await primary.called()
         assert introduction["cut_off"] is False
