@@ -67,8 +67,13 @@ Derived from the CPU time of trainers and servers in exchanges of six kinds at 2
 which is a case of `advisor_proof`. During these measurements, other processes used the same cores, which increases CPU
 time by up to a third.
 """
-CHUNKED_SEGMENT_CPU_S = 14e-6
-"""CPU time for sending or receiving one TCP segment in an exchange whose work per chunk is measured by the profile."""
+CHUNKED_SEGMENT_CPU_S, CHUNKED_PASSES = 8e-6, 16
+"""Further CPU time of an exchange in chunks, besides the measured time of each chunk: the time for each TCP segment that
+is sent or received, and the number of moves of each byte in memory.
+
+Fitted by least squares to the durations of ten cases of reduction_server that are no cases of `advisor_proof`. Most of
+them keep two cores busy.
+"""
 TRAINER_SHARE = 0.64
 """The trainer's share of the CPU time of a chunk. The reducer needs the rest (`benchmarks/training/roles_cost.py`)."""
 REFINEMENTS = 4
@@ -414,8 +419,9 @@ class _Predictor:
         if chunks is None:
             cpus = self._cpu_s_per_byte(loads, connections)
         else:
-            segments = self._cpu_s_per_byte(loads, connections, CHUNKED_SEGMENT_CPU_S)
-            cpus = {name: value + chunks[name] for name, value in segments.items()}
+            moves = self._passes(CHUNKED_PASSES)
+            cpus = self._cpu_s_per_byte(loads, connections, CHUNKED_SEGMENT_CPU_S, moves)
+            cpus = {name: value + chunks[name] for name, value in cpus.items()}
         # Every piece uses the cores of all computers in its first stage, so only the busiest computer limits the speed.
         busiest = sorted(cpus, key=cpus.__getitem__)[-1:]
         stages = self._with_cores(_without_copies(stages), {name: cpus[name] for name in busiest})
@@ -443,7 +449,11 @@ class _Predictor:
         )  # fmt: skip
 
     def _cpu_s_per_byte(
-        self, loads: Mapping[int, HostLoad], connections: Mapping[int, int], segment_cpu_s: float = SEGMENT_CPU_S
+        self,
+        loads: Mapping[int, HostLoad],
+        connections: Mapping[int, int],
+        segment_cpu_s: float = SEGMENT_CPU_S,
+        byte_cpu_s: float = 0.0,
     ) -> dict[str, float]:
         """Returns the time for which an exchange occupies all cores of each computer, in seconds per byte of payload.
 
@@ -452,6 +462,8 @@ class _Predictor:
         Args:
             loads: The loads of the whole exchange, by host.
             connections: The number of connections that share each host's link in the exchange.
+            segment_cpu_s: CPU time for sending or receiving one TCP segment.
+            byte_cpu_s: Further CPU time for each byte that is sent or received.
         """
         found: dict[str, float] = {}
         for host, load in loads.items():
@@ -459,7 +471,7 @@ class _Predictor:
             if cores:
                 rate = self.rates[host] / max(1, connections.get(host, 1))
                 segment = min(LARGEST_SEGMENT, max(LEAST_SEGMENT, rate / SEGMENTS_PER_S))
-                work = (load.sent + load.received) * segment_cpu_s / segment
+                work = (load.sent + load.received) * (segment_cpu_s / segment + byte_cpu_s)
                 found[self.computers[host]] = found.get(self.computers[host], 0.0) + work / cores
         return found
 

@@ -24,9 +24,7 @@ def gpu_kinds(rack: RackContent) -> str:
     Returns `no GPU` for a checked host without GPUs, and "" if the models are unknown or part of the rack's name.
     """
     if rack.cluster and not (rack.node and rack.gpus):
-        return (
-            ""  # The rack names the GPU models. `no GPU` could be wrong: a CPU job may get a node with GPUs.
-        )
+        return ""  # The rack names the GPU models. `no GPU` could be wrong: a CPU job may get a node with GPUs.
     if not rack.gpus:
         return "" if rack.layout.slots or not rack.checked else translate("Canvas", "no GPU")
     return _kinds(rack)
