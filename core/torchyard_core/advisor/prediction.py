@@ -68,8 +68,8 @@ which is a case of `advisor_proof`. During these measurements, other processes u
 time by up to a third.
 """
 CHUNKED_SEGMENT_CPU_S, CHUNKED_PASSES = 8e-6, 16
-"""Further CPU time of an exchange in chunks, besides the measured time of each chunk: the time for each TCP segment that
-is sent or received, and the number of moves of each byte in memory.
+"""Further CPU time of an exchange in chunks, besides the measured time of each chunk: the time for each TCP segment
+that is sent or received, and the number of moves of each byte in memory.
 
 Fitted by least squares to the durations of ten cases of reduction_server that are no cases of `advisor_proof`. Most of
 them keep two cores busy.
