@@ -7,11 +7,13 @@ import time
 
 import torch
 
+from torchyard_roles.errors import RolesError
 from torchyard_roles.exchange.tensor_connection import Peer, listen
 from torchyard_roles.strategies.reduction_server.reducer import Reducer
 from torchyard_roles.strategies.reduction_server.reducer_client import SMALLEST_CHUNK, ReduceClient
 
 CHUNKS, ROUNDS = 64, 8
+CONNECT_S = 5.0
 
 
 def chunk_cpu_s() -> float | None:
@@ -20,15 +22,19 @@ def chunk_cpu_s() -> float | None:
     Both are threads of this process, and exchange over loopback. The result is the fastest of several rounds, because
     other threads of the script also use CPU time. Returns None if loopback cannot be used.
     """
-    key = os.urandom(32)
     try:
-        listener = listen("127.0.0.1", 0)
-    except OSError:
+        return _measure()
+    except (OSError, RolesError):
         return None
-    address, port = listener.getsockname()[:2]
+
+
+def _measure() -> float:
+    key = os.urandom(32)
+    listener = listen("127.0.0.1", 0)
+    peer = Peer("reducer-0", *listener.getsockname()[:2])
     reducer = Reducer(listener, key).start()
     try:
-        client = ReduceClient([Peer("reducer-0", address, port)], [1.0], key, 0, 1, chunk_bytes=SMALLEST_CHUNK)
+        client = ReduceClient([peer], [1.0], key, 0, 1, chunk_bytes=SMALLEST_CHUNK, connect_s=CONNECT_S)
         try:
             flat = torch.zeros(CHUNKS * SMALLEST_CHUNK // 4, dtype=torch.float32, device="cpu")
             times = []
