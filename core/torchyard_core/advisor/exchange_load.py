@@ -7,7 +7,7 @@ differ.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -72,11 +72,11 @@ def shares_of(servers: Sequence[int]) -> dict[int, float]:
 def mixed_shares(trainers: Sequence[int], reducers: Sequence[int]) -> dict[int, float]:
     """Returns the fraction of the gradients that is summed on each host, if both reducers and trainers sum."""
     of_trainer, of_reducer = mixed_parts(len(trainers), len(reducers))
-    found: Counter[int] = Counter()
+    found: defaultdict[int, float] = defaultdict(float)
     for host in trainers:
-        found[host] += of_trainer  # type: ignore[assignment]
+        found[host] += of_trainer
     for host in reducers:
-        found[host] += of_reducer  # type: ignore[assignment]
+        found[host] += of_reducer
     return dict(found)
 
 
@@ -122,13 +122,13 @@ def chunks_per_byte(trainers: Sequence[int], reducers: Sequence[int], *, mixed: 
     fitting = CHUNK_S / s_per_byte if s_per_byte else LARGEST_CHUNK
     per_peer = of_reducer / min(LARGEST_CHUNK, max(SMALLEST_CHUNK, fitting // PAGE * PAGE))
     others = len(trainers) - 1 if mixed else 0
-    asked: Counter[int] = Counter()
-    summed: Counter[int] = Counter()
+    asked: defaultdict[int, float] = defaultdict(float)
+    summed: defaultdict[int, float] = defaultdict(float)
     for host in trainers:
-        asked[host] += per_peer * (len(reducers) + others)  # type: ignore[assignment]
-        summed[host] += per_peer * others  # type: ignore[assignment]
+        asked[host] += per_peer * (len(reducers) + others)
+        summed[host] += per_peer * others
     for host in reducers:
-        summed[host] += per_peer * len(trainers)  # type: ignore[assignment]
+        summed[host] += per_peer * len(trainers)
     return ChunkCounts(dict(asked), dict(summed))
 
 

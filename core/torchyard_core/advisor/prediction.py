@@ -71,8 +71,8 @@ CHUNKED_SEGMENT_CPU_S, CHUNKED_PASSES = 8e-6, 16
 """Further CPU time of an exchange in chunks, besides the measured time of each chunk: the time for each TCP segment
 that is sent or received, and the number of moves of each byte in memory.
 
-Fitted by least squares to the durations of ten cases of reduction_server that are no cases of `advisor_proof`. Most of
-them keep two cores busy.
+Fitted by least squares to the durations of ten cases of reduction_server on two cores, which are no cases of
+`advisor_proof`.
 """
 TRAINER_SHARE = 0.64
 """The trainer's share of the CPU time of a chunk. The reducer needs the rest (`benchmarks/training/roles_cost.py`)."""
@@ -276,11 +276,15 @@ class _Predictor:
             parts.notes = ("Reducers and trainers both sum, since the reducers alone would be slower.",)
         return parts
 
-    def _chunk_cpu_s_per_byte(self, shares: Mapping[int, float], *, mixed: bool) -> dict[str, float]:
+    def _chunk_cpu_s_per_byte(self, shares: Mapping[int, float], *, mixed: bool) -> dict[str, float] | None:
         """Returns the time for which chunks occupy all cores of each computer, in seconds per byte of gradients.
 
         Chunks are smaller in slower exchanges, and smaller chunks need more time. The result is therefore refined.
+        Returns None if the profile does not contain the time of a chunk, which older profiles lack.
         """
+        chunk_cpu_s = self.first.chunk_cpu_s
+        if chunk_cpu_s is None:
+            return None
         trainers, reducers = self.layout.trainers, self.layout.servers
         pushes = push_loads(trainers, shares)
         exchange_s = slowest_s(pushes, self.rates, 1.0) / SERVED_EFFICIENCY
@@ -295,7 +299,7 @@ class _Predictor:
                     work = counts.asked.get(host, 0.0) * TRAINER_SHARE
                     work += counts.summed.get(host, 0.0) * (1 - TRAINER_SHARE)
                     name = self.computers[host]
-                    found[name] = found.get(name, 0.0) + work * self.first.chunk_cpu_s / cores
+                    found[name] = found.get(name, 0.0) + work * chunk_cpu_s / cores
         return found
 
     def _synchronous(
@@ -402,7 +406,7 @@ class _Predictor:
                 after the backward pass.
             steps: Whether the trainers step the optimizer.
             chunks: The time for which chunks occupy all cores of each computer (`_chunk_cpu_s_per_byte`), if the
-                exchange uses chunks.
+                exchange uses chunks and their time is known.
         """
         ranks = self._ranks(trainers)
         times = [self._gradient_s(host) for host in ranks]

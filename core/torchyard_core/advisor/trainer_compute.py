@@ -17,9 +17,6 @@ FIRST_BUCKET_BYTES = MIB
 """Size of the first bucket of gradients, as in `torchyard_roles.strategies.gradient_buckets`."""
 RING_BUCKET_BYTES = 25 * MIB
 
-CHUNK_CPU_S = 150e-6
-"""The value for profiles that do not contain it. It was measured on a computer with cores of average speed."""
-
 
 @dataclass(frozen=True)
 class TrainerCompute:
@@ -48,8 +45,8 @@ class TrainerCompute:
     memory_bytes_s: float
     copy_s_per_byte: float
     """Seconds per byte for one copy between GPU and host memory; 0 without a GPU."""
-    chunk_cpu_s: float = CHUNK_CPU_S
-    """CPU time of a worker and a reducer together for one chunk, in seconds."""
+    chunk_cpu_s: float | None = None
+    """CPU time of a worker and a reducer together for one chunk, in seconds. None if the profile lacks it."""
 
     @property
     def gradient_s(self) -> float:
@@ -117,7 +114,7 @@ def trainer_compute(profile: Profile, batch: int | None = None) -> TrainerComput
         uses_gpu=bool(rates),
         memory_bytes_s=profile.memory_bytes_s,
         copy_s_per_byte=1 / min(rates) if rates else 0.0,
-        chunk_cpu_s=CHUNK_CPU_S if profile.chunk_cpu_s is None else profile.chunk_cpu_s,
+        chunk_cpu_s=profile.chunk_cpu_s,
     )
 
 

@@ -10,7 +10,7 @@ from tests.core.advisor.samples import NOW, cpu_hosts, profile
 from tests.core.examples import host
 from torchyard_core.advisor.profile import Profile, ProfileCache, choose_profiles, read_profile
 from torchyard_core.advisor.profile_run import program_settings
-from torchyard_core.advisor.trainer_compute import CHUNK_CPU_S, MIB, trainer_compute
+from torchyard_core.advisor.trainer_compute import MIB, trainer_compute
 from torchyard_core.errors import FileProblem
 from torchyard_core.topology.file import topology_from_text
 
@@ -28,9 +28,9 @@ def test_a_profile_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert read_profile(file) == profile()
 
 
-def test_a_profile_without_the_cost_of_a_chunk_has_that_of_an_average_core() -> None:
-    older = Profile.model_validate({**profile().model_dump(), "chunk_cpu_s": None})
-    assert trainer_compute(older).chunk_cpu_s == CHUNK_CPU_S
+def test_the_time_of_a_chunk_is_optional_in_a_profile() -> None:
+    older = Profile.model_validate({**profile().model_dump(exclude={"chunk_cpu_s"})})
+    assert trainer_compute(older).chunk_cpu_s is None
     newer = Profile.model_validate({**profile().model_dump(), "chunk_cpu_s": 3e-4})
     assert trainer_compute(newer).chunk_cpu_s == 3e-4
 
