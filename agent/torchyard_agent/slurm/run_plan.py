@@ -45,7 +45,7 @@ def _value(match: re.Match[str], prepared: Mapping[str, Prepared | Place], gpus:
         return gpus[slot][number]
     if kind == "port":
         return str(prepared[slot]["ports"][number])
-    return str(prepared[slot][kind])  # type: ignore[literal-required]
+    return str(prepared[slot][kind])  # type: ignore[literal-required]  # Any other kind is a key.
 
 
 def slots(components: Iterable[Mapping[str, Any]]) -> list[str]:

@@ -219,7 +219,7 @@ class _Session:
                 job_folder.note_group(folder, group, await job_queue.submit(f"--dependency=after:{job_id}", each))
             self._journal(run_dir, params, job_id)
             await self._look_at(run_id, job_id)
-        except BaseException:
+        except BaseException:  # The jobs must also be cancelled if this request is cancelled.
             with contextlib.suppress(RpcError):
                 if submitted := [*sweep_jobs.ids(folder), *job_folder.group_jobs(folder).values()]:
                     await commands.output(["scancel", *submitted])

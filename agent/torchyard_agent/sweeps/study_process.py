@@ -33,7 +33,7 @@ def main(run_dir: str, number: str) -> int:
         from torchyard_agent.sweeps import job_trials
 
         trials = job_trials.JobTrials(run_dir, int(number))
-    except Exception as error:
+    except Exception as error:  # The batch program reports any error of Optuna or of the storage.
         traceback.print_exc()
         answer(json.dumps({"error": _sentence(error)}))
         return 1
@@ -42,7 +42,7 @@ def main(run_dir: str, number: str) -> int:
         for request in requests:
             try:
                 answer(job_trials.answer(trials, request))
-            except Exception as error:
+            except Exception as error:  # As above. The process continues with the next request.
                 traceback.print_exc()
                 answer(json.dumps({"error": _sentence(error)}))
     return 0

@@ -97,7 +97,7 @@ class ClusterBookings:
         done, errors = self.settle(before, changed)
         try:
             checkpoint()
-        except Exception:
+        except Exception:  # Whatever the caller raises, the change must not remain.
             self._take_back(before, changed)
             self.of(changed)
             raise

@@ -172,7 +172,7 @@ class Growth:
         """
         try:
             names = self._add()
-        except BaseException as error:
+        except BaseException as error:  # New hosts must also be released after KeyboardInterrupt.
             if self._new and not (self._asked and not isinstance(error, AgentRefused)):
                 take_back(self.own.run_id, self._new, self.hosts)
             raise

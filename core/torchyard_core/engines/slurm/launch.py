@@ -34,6 +34,7 @@ from torchyard_core.engines.slurm.worker_group_jobs import ClusterJob, jobs_of, 
 from torchyard_core.errors import AgentRefused, RunFailed, TorchyardError
 from torchyard_core.fleet.daemon_client import DaemonClient
 from torchyard_core.formatting import counted, format_hours, span, until
+from torchyard_core.launch.agent_interface import AgentLink
 from torchyard_core.launch.calendar_interface import ChosenBooking, Reservation
 from torchyard_core.launch.checks.check import Check
 from torchyard_core.launch.launch import Launch, StartedRun, StartUnknown, planned_replicas
@@ -109,8 +110,8 @@ class SlurmLaunch(Launch):
             root = snapshot.root if snapshot else None
             if self.again is not None:
                 root = self.again.snapshot
-                own = {primary: links[primary]}
-                provide_code(self.again.run_id, root, self.again.links, own, self.hosts, progress)  # type: ignore[arg-type]
+                own: dict[str, AgentLink] = {primary: links[primary]}
+                provide_code(self.again.run_id, root, self.again.links, own, self.hosts, progress)
             params = self._submission(planned, jobs, root)
             submitted = True
             answer = self._submit_job(links[primary], params)
