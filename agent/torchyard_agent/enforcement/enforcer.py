@@ -49,6 +49,8 @@ class Enforcer:
         self._state = escalation.EMPTY
         self._was_dry_run: bool | None = None
         self._findings: list[Finding] = []
+        self._identified: set[int] = set()
+        """The PIDs of the last sample that were identified then or earlier, while the driver listed them."""
         self._acts: deque[dict[str, Any]] = deque(maxlen=KEPT_ACTS)
 
     @staticmethod
@@ -85,11 +87,20 @@ class Enforcer:
             self._note(act, policy, host, outcome, now)
 
     def _uses(self, sample: dict[str, Any]) -> list[Use]:
-        uses = []
+        uses, identified = [], set()
         for gpu in sample["gpus"]:
             for process in gpu["processes"]:
-                if not process["draws_screen"]:
-                    uses.append(self._use(gpu["uuid"] or "", process))
+                if process["draws_screen"]:
+                    continue
+                use = self._use(gpu["uuid"] or "", process)
+                if use.uid is None and use.pid in self._identified:
+                    # The process is not hidden. It has exited, and the driver lists it until its memory is freed.
+                    identified.add(use.pid)
+                    continue
+                if use.uid is not None:
+                    identified.add(use.pid)
+                uses.append(use)
+        self._identified = identified
         return uses
 
     def _use(self, gpu: str, process: dict[str, Any]) -> Use:

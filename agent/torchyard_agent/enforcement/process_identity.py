@@ -29,8 +29,8 @@ def identify(pid: int) -> Identity | None:
     """Returns the identity of a process, or None if the process has exited or is hidden (hidepid, container)."""
     try:
         fields = read_stat(pid)
-        if fields[0] in (b"Z", b"X"):
-            return None
+        if fields[0] in (b"Z", b"X") and len(os.listdir(f"/proc/{pid}/task")) <= 1:
+            return None  # A process whose main thread has exited still runs while it has other threads.
         return Identity(pid, int(fields[19]), os.stat(f"/proc/{pid}").st_uid)
     except (OSError, ValueError, IndexError):
         return None

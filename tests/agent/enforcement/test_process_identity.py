@@ -7,13 +7,16 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.waiting import wait_until
 from torchyard_agent.enforcement import process_identity, terminal_messages
 from torchyard_agent.enforcement.process_identity import ANOTHER, GONE, REFUSED, SENT, Identity, identify, send
+from torchyard_agent.telemetry.procfs import read_stat
 
 
 @pytest.fixture
@@ -47,6 +50,24 @@ def test_a_zombie_is_gone(sleeper: subprocess.Popen[bytes]) -> None:
     sleeper.kill()
     os.waitid(os.P_PID, sleeper.pid, os.WEXITED | os.WNOWAIT)
     assert send(known, signal.SIGTERM) == GONE
+
+
+def test_a_process_whose_main_thread_has_exited_is_identified_and_ended() -> None:
+    program = """
+import ctypes, threading, time
+threading.Thread(target=time.sleep, args=(60,)).start()
+print(flush=True)
+ctypes.CDLL(None).pthread_exit(None)
+"""
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        wait_until(lambda: read_stat(process.pid)[0] == b"Z")
+        known = identify(process.pid)
+        assert known is not None
+        assert known.uid == os.getuid()
+        assert send(known, signal.SIGKILL) == SENT
+        assert process.wait(60) == -signal.SIGKILL
 
 
 def test_init_is_never_signalled() -> None:
