@@ -132,6 +132,17 @@ def chunks_per_byte(trainers: Sequence[int], reducers: Sequence[int], *, mixed: 
     return ChunkCounts(dict(asked), dict(summed))
 
 
+def shared_link_utilisation(groups: int) -> float:
+    """Returns the largest utilisation of a server's link if groups of workers push and pull independently.
+
+    While all groups wait for the last chunks of their pulls, none of them pushes, and the link idles in this direction.
+    Method: a closed queueing network of product form (Baskett, Chandy, Muntz and Palacios 1975). K customers circulate
+    between two equally loaded stations, which are the directions of the link. Each station is then busy for the share
+    K/(K + 1) of the time. Each group counts as two customers, since it pushes some chunks while it pulls others.
+    """
+    return 2 * groups / (2 * groups + 1)
+
+
 def slowest_s(loads: Mapping[int, HostLoad], rates: Mapping[int, float], size: float) -> float:
     """Returns the lower bound of an exchange's duration in seconds: the transfer time of the busiest link direction.
 

@@ -24,6 +24,7 @@ from torchyard_core.advisor.exchange_load import (
     push_connections,
     push_loads,
     ring_loads,
+    shared_link_utilisation,
     shares_of,
     slowest_s,
 )
@@ -540,8 +541,10 @@ class _Predictor:
         parts.noise_s = max(0.0, parts.noise_s - parts.exchange_s / sqrt(len(groups)))
         ranks = self._ranks(self.layout.trainers)
         summing = (len(ranks) * self._passes(SUM_PASSES) + len(groups) * optimizer) * self.size / push_every
+        shared = shared_link_utilisation(len(groups))
         for host, share in shares.items():
             parts.busy[f"CPU of {self.hosts[host].name}"] = share * summing
+            parts.busy[f"link of {self.hosts[host].name}"] /= shared
         parts.busy |= self._cores_busy(loads, connections)
         # `loads` contains the exchanges of all groups during a mean step. A mean step therefore takes at least as long
         # as the transfers over the busiest link.
@@ -558,8 +561,9 @@ class _Predictor:
         counts = Counter(ranks)
         push: dict[int, list[float]] = {}
         pull: dict[int, list[float]] = {}
+        shared = shared_link_utilisation(len(self.layout.groups))
         for host, load in push_loads(ranks, shares).items():
-            rate = self.rates[host] * SERVED_EFFICIENCY
+            rate = self.rates[host] * SERVED_EFFICIENCY * (shared if host in shares else 1.0)
             push[host] = [load.sent / rate, load.received / rate, 0.0]
             pull[host] = [load.received / rate, load.sent / rate, 0.0]
         by_time = sorted(shares, key=lambda host: shares[host] / self.rates[host], reverse=True)
@@ -771,10 +775,15 @@ class _Predictor:
 
     def _uncertainties(self, parts: _Parts) -> list[Uncertainty]:
         """Returns the uncertainties of the step time from the model, the profile, and the number of averaged steps."""
-        computed = parts.step_s - parts.exchange_s
+        exchanged = parts.exchange_s
+        limit, busy_s = _bottleneck(parts)
+        if limit.startswith(EXCHANGE_RESOURCES):
+            # The exchange determines the step's duration, even if it overlaps with computing: all of it is uncertain.
+            exchanged = max(exchanged, min(busy_s, parts.step_s))
+        computed = parts.step_s - exchanged
         found = [
             Uncertainty(max(COMPUTE_ERROR, self.correction.compute_spread) * computed),
-            Uncertainty(max(EXCHANGE_ERROR, self.correction.exchange_spread) * parts.exchange_s),
+            Uncertainty(max(EXCHANGE_ERROR, self.correction.exchange_spread) * exchanged),
         ]
         profiled = [self._compute(host) for host in {*self.layout.trainers}]
         least = max(profiled, key=lambda each: each.spread_s / sqrt(each.measured_steps) / max(each.gradient_s, 1e-12))

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 
 MOST_PIECES = 96
 """Maximum number of pieces into which the buckets of a step are cut."""
-SMALLEST_PIECE = 256 * 1024
+SMALLEST_PIECE = 64 * 1024
+"""The smallest chunk that workers exchange with parameter servers."""
 
 
 @dataclass(frozen=True)

@@ -58,6 +58,13 @@ def test_an_exchange_takes_little_longer_than_the_closed_form(chosen: Layout, si
     assert "link of host-" in found.bottleneck
 
 
+@pytest.mark.parametrize(("groups", "servers", "measured"), [(2, 1, 1.23), (3, 2, 1.20), (5, 2, 1.10), (6, 2, 1.13)])
+def test_the_links_of_servers_idle_more_if_fewer_groups_use_them(groups: int, servers: int, measured: float) -> None:
+    """`measured` is the step of a run outside the proof, as a multiple of the transfer time over a server's link."""
+    step_s = predicted(layout("downpour", groups, servers, groups)).step_s
+    assert step_s / (groups / servers * M / B) == pytest.approx(measured, rel=0.06)
+
+
 @pytest.mark.parametrize("kind", ["all_reduce", "reduction_server", "sandblaster", "downpour", "hogwild", "diloco"])
 def test_steps_that_compute_long_are_as_long_as_their_computing(kind: str) -> None:
     servers = 4 if kind in ("reduction_server", "sandblaster", "downpour") else 0
@@ -264,6 +271,14 @@ def test_longer_profiles_and_runs_have_narrower_intervals(kind: str) -> None:
 
     assert width(5, 10) > width(20, 10) > width(20, 1000) > width(20, None)
     assert width(20, 1_000_000) == pytest.approx(width(20, None), rel=1e-3)
+
+
+def test_all_of_an_overlapped_exchange_that_determines_the_step_is_uncertain() -> None:
+    chosen = layout("downpour", 4, 1, 4)
+    limited, hidden = predicted(chosen, compute_s=8.0), predicted(chosen, compute_s=60.0)
+    assert limited.exchange_s < 0.3 * limited.step_s
+    assert limited.high / limited.low == pytest.approx(1 + 2 * 1.2816 * 0.045, rel=0.01)
+    assert hidden.high / hidden.low == pytest.approx(1 + 2 * 1.2816 * 0.02, rel=0.01)
 
 
 def test_the_interval_covers_the_differences_between_past_runs() -> None:
