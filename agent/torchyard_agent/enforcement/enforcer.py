@@ -50,7 +50,7 @@ class Enforcer:
         self._was_dry_run: bool | None = None
         self._findings: list[Finding] = []
         self._identified: set[int] = set()
-        """The PIDs of the last sample that were identified then or earlier, while the driver listed them."""
+        """The PIDs in the last sample that have been identified since the driver began to list them."""
         self._acts: deque[dict[str, Any]] = deque(maxlen=KEPT_ACTS)
 
     @staticmethod
@@ -87,20 +87,18 @@ class Enforcer:
             self._note(act, policy, host, outcome, now)
 
     def _uses(self, sample: dict[str, Any]) -> list[Use]:
-        uses, identified = [], set()
+        uses = []
+        self._identified &= {process["pid"] for gpu in sample["gpus"] for process in gpu["processes"]}
         for gpu in sample["gpus"]:
             for process in gpu["processes"]:
                 if process["draws_screen"]:
                     continue
                 use = self._use(gpu["uuid"] or "", process)
-                if use.uid is None and use.pid in self._identified:
-                    # The process is not hidden. It has exited, and the driver lists it until its memory is freed.
-                    identified.add(use.pid)
-                    continue
                 if use.uid is not None:
-                    identified.add(use.pid)
+                    self._identified.add(use.pid)
+                elif use.pid in self._identified:
+                    continue  # The process is not hidden. It has exited, but the driver still lists it.
                 uses.append(use)
-        self._identified = identified
         return uses
 
     def _use(self, gpu: str, process: dict[str, Any]) -> Use:
