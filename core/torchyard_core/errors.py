@@ -60,7 +60,8 @@ class TorchyardError(Exception):
     def sentence(self) -> str:
         """Returns the message, followed by the hint."""
         message = self.message if self.message.endswith((".", "!", "?", ":", "\n")) else f"{self.message}."
-        return f"{message} {self.hint}".strip()
+        gap = "\n" if "\n" in self.message.rstrip() else " "  # The message may end with the output of a program.
+        return f"{message}{gap}{self.hint}".strip()
 
     def to_json(self) -> dict[str, str]:
         """Returns the code, the message and the hint for machine-readable output."""

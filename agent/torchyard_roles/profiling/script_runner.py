@@ -89,8 +89,8 @@ def _end(path: str) -> None:
     recorder_for(path).write()
     if not Path(path).exists():
         raise SystemExit(
-            "torchyard: the script ended before a step could be measured: at least five steps of an optimizer are "
-            "needed."
+            "torchyard: the script ended before enough steps were measured: a profile needs at least five steps of an "
+            "optimizer."
         )
 
 

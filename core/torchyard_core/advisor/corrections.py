@@ -109,5 +109,11 @@ def correction_remarks(corrections: Mapping[Scope, Correction]) -> list[str]:
             f"{counted(each.runs, 'run')}: computing ×{each.compute:.2f}{exchange}."
         )
     if found:
-        found.append("All other topologies are predicted from the profile alone.")
+        factors = [factor for each in corrections.values() for factor in (each.compute, each.exchange)]
+        if LOWEST in factors or HIGHEST in factors:
+            found.append(
+                f"Factors are limited to {LOWEST:g} and {HIGHEST:g}. A larger measured difference probably has another "
+                "cause, such as other load; the predicted intervals do not include it."
+            )
+        found.append("Topologies without such measurements are predicted from the profile alone.")
     return found

@@ -90,6 +90,12 @@ def advised_fleet(
         computer = host.labels.get(COMPUTER_LABEL, "")
         hosts.append(AdvisedHost(host.name, compute, rate, memory, float(gpu) if gpu else None, cores, computer))
     remarks = list(profiles.remarks)
+    largest = max((size.batch or 0 for each in profiles.by_kind.values() for size in each.sizes), default=0)
+    if batch is not None and largest < batch:
+        remarks.append(
+            f"Batches of {counted(batch, 'sample')} were not measured, only of at most {largest}: their times are "
+            "extrapolated, and the intervals do not include the error of this."
+        )
     if assumed and len(facts) > 1:
         which = assumed[0] if len(assumed) == 1 else f"{assumed[0]} and {counted(len(assumed) - 1, 'other host')}"
         remarks.append(

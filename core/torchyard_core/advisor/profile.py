@@ -158,11 +158,10 @@ def read_profile(path: Path) -> Profile:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))
         what = f"{place}: {first['msg']}" if place else first["msg"]
-        raise FileProblem(
-            f"{path}: this is not a profile ({what}).",
-            code="wrong_profile",
-            hint=ProfileScript("FILE"),
-        ) from None
+        message = f"this is not a profile ({what})."
+        if place == "format" and isinstance(first["input"], int):
+            message = f"the profile has format {first['input']}, but this version of Torchyard reads format {FORMAT}."
+        raise FileProblem(f"{path}: {message}", code="wrong_profile", hint=ProfileScript("FILE")) from None
 
 
 def is_profile(content: bytes) -> bool:

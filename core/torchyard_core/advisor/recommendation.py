@@ -52,6 +52,11 @@ class Alternative:
         return self.gpus or len(self.hosts)
 
     @property
+    def shares_cpus(self) -> bool:
+        """Whether several trainers share the CPUs of a host without GPUs."""
+        return not self.gpus and self.counts.trainers > len(self.hosts)
+
+    @property
     def changes_result(self) -> bool:
         """Whether the strategy changes the result of training."""
         return self.counts.kind in OTHER_RESULT
@@ -141,14 +146,21 @@ def advise(
     fastest = max(same, key=lambda each: each.prediction.samples_s)
     curve, on_curve = advisor.curve(fastest)
     same += on_curve
+    current = advisor.current()
+    if current is not None and current.counts.kind in SAME_RESULT and not current.shares_cpus:
+        same.append(current)
     fastest = max(same, key=lambda each: each.prediction.samples_s)
     enough = [each for each in same if each.prediction.samples_s >= NEARLY * fastest.prediction.samples_s]
     fewest = min(enough, key=lambda each: (each.size, each.counts.servers, -each.prediction.samples_s))
     remarks = [*fleet.remarks, *_sizing_remarks(fleet, fastest)]
     if is_black_box:
         remarks.append("Only all-reduce is considered: other strategies need a script that calls distribute().")
-    current = advisor.current()
     if current is not None:
+        if current.shares_cpus and current.prediction.samples_s > fastest.prediction.samples_s:
+            remarks.append(
+                "The recommended topologies have at most one trainer on each host without GPUs. The topology as it is "
+                "has several there, which compete for its cores, so its higher predicted speed is uncertain."
+            )
         remarks += [f"The topology as it is: {note}" for note in current.prediction.notes]
     return Advice(
         current=current,

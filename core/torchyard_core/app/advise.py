@@ -114,6 +114,7 @@ def advice_as_json(advice: Advice) -> dict[str, Any]:
         "other_result": [_as_json(each) for each in advice.other_result],
         "curve": [vars(point) for point in advice.curve],
         "next_host_samples_s": advice.next_host,
+        "unit": "samples/s" if advice.has_samples else "steps/s",
         "candidates": advice.candidates,
         "remarks": list(advice.remarks),
     }

@@ -38,6 +38,10 @@ def test_the_time_of_a_chunk_is_optional_in_a_profile() -> None:
 def test_a_file_that_is_no_profile_is_refused_with_the_place_of_the_fault(tmp_path: Path) -> None:
     file = tmp_path / "profile.json"
     file.write_text(profile().as_text().replace('"batch": 32', '"batch": "many"'))
+    newer = tmp_path / "newer.json"
+    newer.write_text(profile().as_text().replace('"format": 1', '"format": 99'))
+    with pytest.raises(FileProblem, match="the profile has format 99, but this version of Torchyard reads format 1"):
+        read_profile(newer)
     with pytest.raises(FileProblem, match=r"this is not a profile \(sizes.0.batch: "):
         read_profile(file)
     with pytest.raises(FileProblem, match="No such file"):

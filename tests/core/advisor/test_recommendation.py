@@ -10,6 +10,8 @@ from tests.core.advisor.samples import cpu_hosts, fleet, profile
 from tests.core.examples import host, topology
 from torchyard_core.advisor.candidates import Counts, Scan, counts_of, room_on, topology_for
 from torchyard_core.advisor.corrections import Correction, Scope
+from torchyard_core.advisor.fleet_hosts import advised_fleet
+from torchyard_core.advisor.profile import ChosenProfiles
 from torchyard_core.advisor.recommendation import Advice, advise
 from torchyard_core.errors import RunFailed, UsageError
 from torchyard_core.topology.file import check_topology
@@ -61,6 +63,30 @@ def test_fast_links_use_all_hosts_and_slow_links_only_as_many_as_help() -> None:
     assert slow.fastest.counts.trainers == 1
     assert slow.next_host is not None
     assert slow.next_host < 0
+
+
+def test_a_topology_that_is_faster_as_it_is_is_the_fastest_or_the_doubt_is_stated() -> None:
+    crowded = topology("{name: workers, role: worker, replicas: 6}")
+    found = advise(crowded, fleet(cpu_hosts(2), profile(compute_s=5.0), mbit=10_000))
+    assert found.current is not None
+    assert found.current.shares_cpus
+    assert found.current.prediction.samples_s > found.fastest.prediction.samples_s
+    assert any("its higher predicted speed is uncertain" in remark for remark in found.remarks)
+    for workers in (1, 2, 3):
+        chosen = topology(f"{{name: workers, role: worker, replicas: {workers}}}")
+        found = advise(chosen, fleet(cpu_hosts(3), profile(), mbit=100))
+        assert found.current is not None
+        assert found.fastest.prediction.samples_s >= found.current.prediction.samples_s
+        assert not any("its higher predicted speed is uncertain" in remark for remark in found.remarks)
+
+
+def test_times_of_batches_that_were_not_measured_are_said_to_be_extrapolated() -> None:
+    hosts, sizes = cpu_hosts(2), profile().sizes
+    half = sizes[0].model_copy(update={"batch": 16})
+    chosen = ChosenProfiles({"64 CPUs": profile().model_copy(update={"sizes": (*sizes, half)})}, ())
+    inside, beyond = (advised_fleet(hosts, chosen, {}, {}, batch) for batch in (32, 64))
+    assert not any("extrapolated" in remark for remark in inside.remarks)
+    assert "Batches of 64 samples were not measured, only of at most 32:" in beyond.remarks[0]
 
 
 def test_the_fewest_gpus_are_at_least_nearly_as_fast() -> None:

@@ -74,6 +74,7 @@ def test_the_next_prediction_is_corrected_by_the_measured_ratios(home: Home, wor
         "All-reduce on unknown is predicted with the measurements of 3 runs: computing ×1.20, exchange ×1.40."
         in after.remarks
     )
+    assert not any("Factors are limited" in remark for remark in after.remarks)
     assert parts(advice(home, work, without_history=True)) == parts(before)
     # Strategies without a past run are predicted from the profile alone.
     others = [
@@ -97,6 +98,7 @@ def test_the_newest_five_runs_count_and_their_factors_are_bounded(home: Home, wo
     after = advice(home, work)
     assert parts(after)["compute"] == pytest.approx(2 * before["compute"])
     assert any("measurements of 5 runs" in remark for remark in after.remarks)
+    assert any(remark.startswith("Factors are limited to 0.5 and 2.") for remark in after.remarks)
 
 
 OTHER_STRATEGY = TOPOLOGY.replace("all_reduce", "downpour").replace(

@@ -81,7 +81,8 @@ def _print(advice: Advice) -> None:
 
     unit = "samples/s" if advice.has_samples else "steps/s of all trainers"
     headings = (*HEADINGS, "GPUS" if advice.has_gpus else "HOSTS", "BOTTLENECK")
-    say(f"{advice.candidates:,} topologies were considered.")
+    was = "1 topology was" if advice.candidates == 1 else f"{advice.candidates:,} topologies were"
+    say(f"{was} considered.")
     say()
     table(headings, [_row(each, advice) for each in advice.same_result])
     if advice.other_result:

@@ -22,7 +22,6 @@ from torchyard_core.errors import AgentMissing, AgentRefused, HostError, RunFail
 from torchyard_core.formatting import counted, since
 from torchyard_core.launch.runs.known_runs import KnownRun, ask_run, list_runs, show_run
 from torchyard_core.launch.runs.sweep_copies import SweepCopies
-from torchyard_core.next_steps import ListRuns
 from torchyard_core.sweeps.trial_table import SweepTable, Trial, topology_of_trial
 
 if TYPE_CHECKING:
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
 app = typer.Typer(
     help="Sweeps that were started: list, show, stop, resume, best; import, export.", no_args_is_help=True
 )
+LIST_SWEEPS = "'torchyard sweeps list' shows all sweeps."
 ID = typer.Argument(metavar="ID", help="The ID of the sweep's run, its beginning or end, or its name.")
 OUTPUT = typer.Option("-o", "--output", metavar="PATH", help="Write a file; default: stdout.")
 
@@ -291,11 +291,16 @@ def _find(chosen: CommandContext, fleet: Fleet, run_id: str) -> KnownRun:
         links, _ = reach(fleet, fleet.listing)
         sweeps = [run for run in list_runs(links, history_of(chosen)) if run.is_sweep]
         if not sweeps:
-            raise UsageError("no sweep is known.", code="no_run", hint=ListRuns())
+            raise UsageError("no sweep is known.", code="no_run", hint=LIST_SWEEPS)
         return _at_present(fleet, sweeps[0])
-    run = _at_present(fleet, find(chosen, fleet, run_id))
+    try:
+        run = _at_present(fleet, find(chosen, fleet, run_id))
+    except UsageError as error:
+        if error.code != "no_run":
+            raise
+        raise UsageError(error.message.replace("no run ", "no sweep ", 1), code="no_run", hint=LIST_SWEEPS) from None
     if not run.is_sweep:
-        raise UsageError(f"run {run.run_id} is not a sweep.", code="no_sweep", hint=ListRuns())
+        raise UsageError(f"run {run.run_id} is not a sweep.", code="no_sweep", hint=LIST_SWEEPS)
     return run
 
 

@@ -208,7 +208,11 @@ class AdviceDrawer(QFrame):
         self.advice = advice
         unit = self._unit()
         if not self.is_measuring:
-            considered = self.tr("{count} topologies were considered.")
+            considered = (
+                self.tr("1 topology was considered.")
+                if advice.candidates == 1
+                else self.tr("{count} topologies were considered.")
+            )
             self.message.setText(considered.format(count=f"{advice.candidates:,}"))
         remove_widgets(self._cards, self.cards)
         self.cards = []

@@ -69,6 +69,7 @@ def test_a_kept_profile_gives_advice_without_a_host(desktop: Desktop, file: Path
     assert [point["trainers"] for point in found["curve"]] == [1, 2, 3]
     assert {each["strategy"] for each in found["other_result"]} == {"downpour", "hogwild", "diloco"}
     assert found["current"]["trainers"] == 1
+    assert found["unit"] == "samples/s"
     assert found["fastest"]["gpus"] == 0
 
 

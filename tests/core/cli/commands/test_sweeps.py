@@ -97,3 +97,17 @@ def test_the_table_has_the_jobs_of_trials_and_short_numbers_and_the_json_has_all
     assert second.split()[:6] == ["2", "-", "running", "-", "3", "b"]
     (trial, _) = answer(desktop, "sweeps", "show", "s-1")["trials"]
     assert (trial["params"], trial["job"]) == (params, "9_2")
+
+
+def test_an_unknown_sweep_and_a_run_that_is_none_are_refused_with_the_list_of_sweeps(
+    show: Callable[..., Desktop],
+) -> None:
+    run = replace(RECORD, run_id="r-1", sweep=None)
+    desktop = show(Primary("waiting", ""), RECORD, run)
+    other = answer(desktop, "sweeps", "show", "r-1", code=2)["error"]
+    assert other == {**other, "code": "no_sweep", "message": "run r-1 is not a sweep."}
+    assert "sweeps list" in other["hint"]
+    desktop.fleet_file.write_text("version: 1\nhosts: []\n")
+    unknown = answer(desktop, "sweeps", "show", "nothing", code=2)["error"]
+    assert unknown == {**unknown, "code": "no_run", "message": "no sweep nothing is known."}
+    assert "sweeps list" in unknown["hint"]
