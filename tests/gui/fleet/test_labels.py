@@ -129,11 +129,12 @@ def test_an_unchecked_host_is_shown_as_such() -> None:
 
 
 def test_the_time_of_a_state_has_shorter_forms() -> None:
-    late = (datetime.now().astimezone() - timedelta(days=1)).replace(hour=23, minute=59)
+    now = datetime.now(UTC)
+    late = (now.astimezone() - timedelta(days=1)).replace(hour=23, minute=59)
     day = short_day(late)
-    ready = replace(fresh().checked(HostCheck("gpu-a", "ready"), NOW), since=late)
+    ready = replace(fresh().checked(HostCheck("gpu-a", "ready"), now), since=late)
     assert since_forms(ready) == [f"since {day} 23:59", f"since {day}", day]
-    assert since_forms(replace(ready, since=NOW)) == [f"since {short_time(NOW)}", short_time(NOW)]
+    assert since_forms(replace(ready, since=now)) == [f"since {short_time(now)}", short_time(now)]
     assert since_forms(replace(fresh(), since=late))[-1] == f"checked {day}"
 
 

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 from PySide6.QtCore import Qt
 
-from tests.gui.runs.test_run_titles import NOON, known
+from tests.gui.runs.test_run_titles import known, noon
 from torchyard_gui.runs.run_list import RunListModel
 
 
 def test_the_state_is_first_and_the_tool_tip_has_the_full_line(qapp: object) -> None:
-    first = known("a", "digits", NOON)
-    second = replace(known("b", "digits", NOON + 3600, restarted_from="a"), state="running")
+    first = known("a", "digits", noon())
+    second = replace(known("b", "digits", noon() + 3600, restarted_from="a"), state="running")
     model = RunListModel()
     model.set_runs([second, first], {})
     assert model.details_of(second) == "running · restart of 12:30 · gpu-a"
@@ -21,7 +21,9 @@ def test_the_state_is_first_and_the_tool_tip_has_the_full_line(qapp: object) -> 
 
 
 def test_an_id_that_tells_runs_apart_leaves_the_first_line_to_the_name(qapp: object) -> None:
-    first, second = (replace(known(run_id, "digits", NOON), state="running") for run_id in ("20261120-a", "20261120-b"))
+    first, second = (
+        replace(known(run_id, "digits", noon()), state="running") for run_id in ("20261120-a", "20261120-b")
+    )
     model = RunListModel()
     model.set_runs([second, first], {})
     assert model.time_of(first) == ("", "20261120-a")
@@ -29,8 +31,8 @@ def test_an_id_that_tells_runs_apart_leaves_the_first_line_to_the_name(qapp: obj
 
 
 def test_the_reason_of_a_failure_follows_the_state(qapp: object) -> None:
-    first = known("a", "digits", NOON)
-    failed = replace(known("b", "digits", NOON + 3600, restarted_from="a"), state="failed", reason="out of memory")
+    first = known("a", "digits", noon())
+    failed = replace(known("b", "digits", noon() + 3600, restarted_from="a"), state="failed", reason="out of memory")
     model = RunListModel()
     model.set_runs([failed, first], {})
     assert model.details_of(failed) == "failed · out of memory · restart of 12:30"

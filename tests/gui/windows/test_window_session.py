@@ -28,8 +28,15 @@ from torchyard_gui.windows.main_window import MainWindow
 from torchyard_gui.windows.window_session import SessionState
 
 __all__ = ["file"]  # Exports a fixture.
-SINCE = datetime.now().replace(hour=18, minute=42, second=30).timestamp()
-BEFORE = SessionState("runs", None, seen_at=SINCE, live_runs=("a", "b"), hosts=("gpu-a", "gpu-b", "gpu-c"))
+
+
+def _since() -> float:
+    """Returns 18:42:30 of this day. A constant would be the previous day's if tests run past midnight."""
+    return datetime.now().replace(hour=18, minute=42, second=30).timestamp()
+
+
+def _before() -> SessionState:
+    return SessionState("runs", None, seen_at=_since(), live_runs=("a", "b"), hosts=("gpu-a", "gpu-b", "gpu-c"))
 
 
 def started(window: MainWindow) -> MainWindow:
@@ -66,7 +73,7 @@ def test_the_run_of_the_last_window_is_selected_again_and_its_end_reported(qtbot
     for each in (old, new):
         each.note(home, "succeeded")
     home.fleet_file.write_text("version: 1\nhosts: [{name: node-1}]\n")
-    before = SessionState("runs", None, old.run_id, seen_at=SINCE, live_runs=(old.run_id,), hosts=("node-1",))
+    before = SessionState("runs", None, old.run_id, seen_at=_since(), live_runs=(old.run_id,), hosts=("node-1",))
     (home.path / "session.json").write_text(before.to_text())
 
     window = opened(qtbot, home)
@@ -166,8 +173,8 @@ def around(qtbot: QtBot) -> QWidget:
     return made
 
 
-def report(around: QWidget, before: SessionState = BEFORE) -> AbsenceReport:
-    made = AbsenceReport(before, around)
+def report(around: QWidget, before: SessionState | None = None) -> AbsenceReport:
+    made = AbsenceReport(before or _before(), around)
     made.bar.setParent(around)
     return made
 
@@ -200,7 +207,7 @@ def test_ends_and_losses_since_the_last_window_are_one_notice(qtbot: QtBot, arou
 
 def test_failures_come_first_and_many_runs_are_counted(around: QWidget) -> None:
     names = ("a", "b", "c", "d", "e")
-    made = report(around, replace(BEFORE, live_runs=names))
+    made = report(around, replace(_before(), live_runs=names))
     states = {"d": "failed", "b": "stopped"}
     made.take_runs([run(each, f"run-{each}", states.get(each, "succeeded"), "worker-1 was lost.") for each in names])
     assert made.bar.text == (
