@@ -143,12 +143,12 @@ def advise(
     advisor = _Advisor(topology, fleet, is_black_box=is_black_box)
     found = advisor.simulated()
     same = [each for each in found if not each.changes_result]
+    current = advisor.current()
+    if current is not None and current.counts.kind in advisor.kinds_of_same_result and not current.shares_cpus:
+        same.append(current)
     fastest = max(same, key=lambda each: each.prediction.samples_s)
     curve, on_curve = advisor.curve(fastest)
     same += on_curve
-    current = advisor.current()
-    if current is not None and current.counts.kind in SAME_RESULT and not current.shares_cpus:
-        same.append(current)
     fastest = max(same, key=lambda each: each.prediction.samples_s)
     enough = [each for each in same if each.prediction.samples_s >= NEARLY * fastest.prediction.samples_s]
     fewest = min(enough, key=lambda each: (each.size, each.counts.servers, -each.prediction.samples_s))
@@ -235,7 +235,9 @@ class _Advisor:
         self._room = room_on(topology, fleet)
         if not self._room.trainers:
             raise RunFailed(f"no topology is feasible: {self._why_no_trainer()}", code="not_feasible")
-        kinds = (StrategyKind.ALL_REDUCE,) if is_black_box else (*SAME_RESULT, *OTHER_RESULT)
+        self.kinds_of_same_result = (StrategyKind.ALL_REDUCE,) if is_black_box else SAME_RESULT
+        """The strategies that are considered and do not change the result of training."""
+        kinds = self.kinds_of_same_result if is_black_box else (*SAME_RESULT, *OTHER_RESULT)
         self._scanned = Scan(topology, fleet, self._room).candidates(kinds)
         self.considered = len(self._scanned)
 

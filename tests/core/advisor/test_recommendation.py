@@ -80,6 +80,14 @@ def test_a_topology_that_is_faster_as_it_is_is_the_fastest_or_the_doubt_is_state
         assert not any("its higher predicted speed is uncertain" in remark for remark in found.remarks)
 
 
+def test_a_black_box_is_never_recommended_a_strategy_that_needs_distribute() -> None:
+    servers = "{name: ps, role: ps, replicas: 4}"
+    chosen = topology(CPU_WORKERS, servers, strategy="{kind: sandblaster}")
+    found = advise(chosen, fleet(cpu_hosts(6), profile(black_box=True), mbit=50), is_black_box=True)
+    recommended = (found.fastest, found.fewest, *found.alternatives)
+    assert {each.counts.kind for each in recommended} == {StrategyKind.ALL_REDUCE}
+
+
 def test_times_of_batches_that_were_not_measured_are_said_to_be_extrapolated() -> None:
     hosts, sizes = cpu_hosts(2), profile().sizes
     half = sizes[0].model_copy(update={"batch": 16})
