@@ -45,7 +45,7 @@ def settle(tasks: Path = Path("/proc/self/task")) -> None:
 
 def _asleep(tasks: Path) -> bool:
     if not tasks.is_dir():
-        return True  # If there is no /proc, the wait between two samples must suffice.
+        return True  # Without /proc, only the pauses between the samples give the threads time to finish.
     for task in tasks.iterdir():
         try:
             _, rest = (task / "stat").read_text(encoding="utf-8", errors="replace").split("(", 1)

@@ -1,4 +1,4 @@
-"""The listening side of connections: accepts, authenticates and counts clients.
+"""The listening side of connections: accepts, authenticates, counts and serves clients.
 
 Any process on the data network can connect. The number of connections that are not yet authenticated is limited to
 UNAUTHENTICATED, so that they cannot exhaust the file descriptors. If accept() fails, it may be called again. Refused
@@ -12,6 +12,8 @@ import socket
 import sys
 import threading
 import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -119,3 +121,82 @@ class Connections:
             connections = list(self._open)
         for connection in connections:
             connection.cut()
+
+
+class ConnectionServer(ABC):
+    """Serves the clients of `listener` in background threads, one per connection, from start() until close()."""
+
+    def __init__(self, listener: socket.socket, key: bytes, name: str) -> None:
+        self.name = name
+        self._listener = listener
+        self._admission = Admission(listener, key, name)
+        self._lock = threading.Lock()
+        self._connections = Connections()
+        self._threads: list[threading.Thread] = []
+        self._closed = False
+
+    @abstractmethod
+    def _serve(self, connection: Connection, introduction: dict[str, Any]) -> None:
+        """Handles the requests of a client until it leaves.
+
+        ProtocolError, KeyError, ValueError and TypeError mean that the client has sent an invalid message, which is
+        logged. PeerLost is ignored.
+        """
+
+    def start(self) -> None:
+        self._spawn(self._accept_all, "accept")
+
+    def traffic(self) -> tuple[int, int]:
+        """Returns the numbers of bytes sent and received by all connections."""
+        return self._connections.traffic()
+
+    def close(self) -> None:
+        """Closes all connections and ends all threads."""
+        with self._lock:
+            self._closed = True
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # shutdown() wakes the thread that waits in accept().
+        self._listener.close()
+        self._connections.close()
+        for thread in self._threads:
+            thread.join(5)
+
+    def _spawn(self, target: Callable[..., None], what: str, *arguments: Any) -> None:
+        thread = threading.Thread(target=target, args=arguments, name=f"{self.name} {what}", daemon=True)
+        self._threads = [each for each in self._threads if each.is_alive()]
+        self._threads.append(thread)
+        thread.start()
+
+    def _accept_all(self) -> None:
+        while True:
+            try:
+                sock = self._admission.accept()
+            except OSError:
+                return
+            if sock is not None:
+                self._spawn(self._receive_caller, "caller", sock)
+
+    def _receive_caller(self, sock: socket.socket) -> None:
+        admitted = self._admission.authenticate(sock)
+        if admitted is None:
+            return
+        connection, introduction = admitted
+        with self._lock:
+            if self._closed:
+                connection.close()
+                return
+            self._connections.add(connection)
+        try:
+            self._serve(connection, introduction)
+        except PeerLost:
+            pass
+        except (ProtocolError, KeyError, ValueError, TypeError) as error:
+            log(self.name, f"{connection.peer} on {connection.host} was refused: {error}")
+        finally:
+            connection.close()
+            self._connections.remove(connection)
+
+
+def log(name: str, message: str) -> None:
+    """Prints a line to the replica's log."""
+    print(f"{name}: {message}", file=sys.stderr, flush=True)

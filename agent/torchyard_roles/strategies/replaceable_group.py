@@ -159,11 +159,11 @@ class ReplaceableGroup(GlooGroup):
         self._ends = True
 
     def complete(self, operation: Callable[[], Result], copies: Copies[Result] | None = None) -> Result:
-        """Runs an operation until it is complete, and returns its result, which all members use or will use.
+        """Runs an operation, repeats it after each loss of a member, and returns the result, which all members use.
 
         Args:
             operation: May be called repeatedly, so it must not apply its result. If it calls complete(), the inner
-                operation is part of the outer one.
+                operation is repeated together with the outer one.
             copies: Functions that copy the result from a member to the members that do not have it. If None, complete()
                 waits until all members have the result. Otherwise the caller must call settle() before the result is
                 overwritten or freed, and before it waits for other members without calling a method of this class.

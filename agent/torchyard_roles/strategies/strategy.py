@@ -214,3 +214,27 @@ class Strategy(ABC):
 
         May raise RolesError.
         """
+
+
+class GroupedStrategy(Strategy):
+    """A strategy for worker groups, in each of which the strategy `_inside` averages the gradients of the ranks."""
+
+    _inside: Strategy
+
+    def before_forward(self) -> None:
+        self._inside.before_forward()
+
+    def accumulating(self) -> AbstractContextManager[None]:
+        return self._inside.accumulating()
+
+    def clip_gradients(self, parameters: Sequence[torch.Tensor], max_norm: float) -> torch.Tensor:
+        return self._inside.clip_gradients(parameters, max_norm)
+
+    def clip_values(self, parameters: Sequence[torch.Tensor], value: float) -> None:
+        self._inside.clip_values(parameters, value)
+
+    def want_save(self) -> None:
+        self._inside.want_save()
+
+    def is_save_due(self, step: int) -> bool:
+        return self._inside.is_save_due(step)

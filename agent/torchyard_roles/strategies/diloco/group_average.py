@@ -24,6 +24,7 @@ import torch
 from torchyard_roles.coordination.join_store_client import JoinStore
 from torchyard_roles.errors import PeerLost, ProtocolError, RolesError
 from torchyard_roles.exchange.chunk_staging import PackedTensors
+from torchyard_roles.exchange.listener import log
 from torchyard_roles.exchange.tensor_connection import Peer
 from torchyard_roles.strategies.diloco.error_feedback import ErrorFeedbackCodec
 from torchyard_roles.strategies.diloco.outer_step import OuterParameters
@@ -34,7 +35,6 @@ from torchyard_roles.strategies.diloco.slice_server import (
     Mailbox,
     SliceServer,
     Totals,
-    log,
     receive_tensors,
     send_tensors,
 )

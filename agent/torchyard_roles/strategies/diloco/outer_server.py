@@ -35,7 +35,7 @@ from torchyard_roles.coordination.join_store_client import JoinStore
 from torchyard_roles.environment import Environment
 from torchyard_roles.errors import EnvironmentProblem, PeerLost, ProtocolError, RolesError
 from torchyard_roles.exchange import tensor_connection
-from torchyard_roles.exchange.listener import Admission, Connections
+from torchyard_roles.exchange.listener import Admission, Connections, log
 from torchyard_roles.exchange.quantization import WireCodec
 from torchyard_roles.exchange.tensor_connection import Connection, Peer
 from torchyard_roles.server_reports import ServerReports
@@ -43,7 +43,7 @@ from torchyard_roles.strategies.diloco import follower_connections
 from torchyard_roles.strategies.diloco.follower_connections import FollowerConnections
 from torchyard_roles.strategies.diloco.outer_slice import OuterSlice, dtype_of
 from torchyard_roles.strategies.diloco.server_rounds import FragmentRounds, Push, Rounds
-from torchyard_roles.strategies.diloco.slice_server import log, receive_tensors, send_tensors
+from torchyard_roles.strategies.diloco.slice_server import receive_tensors, send_tensors
 from torchyard_roles.strategies.parameter_server.server_checkpoint import ServerCheckpoint
 from torchyard_roles.strategy_options import Options
 

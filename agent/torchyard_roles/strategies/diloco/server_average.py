@@ -20,13 +20,14 @@ import torch
 from torchyard_roles.coordination.join_store_client import JoinStore
 from torchyard_roles.errors import PeerLost, ProtocolError, RolesError
 from torchyard_roles.exchange.chunk_staging import PackedTensors
+from torchyard_roles.exchange.listener import log
 from torchyard_roles.exchange.tensor_connection import Connection, Peer
 from torchyard_roles.strategies.diloco.error_feedback import ErrorFeedbackCodec
 from torchyard_roles.strategies.diloco.group_average import HOST_WAIT_S, SAY_WAITING_S, Outcome
 from torchyard_roles.strategies.diloco.outer_server import ENDED, SERVICE
 from torchyard_roles.strategies.diloco.outer_step import OuterParameters
 from torchyard_roles.strategies.diloco.server_rounds import CHIEF
-from torchyard_roles.strategies.diloco.slice_server import log, receive_tensors, send_tensors
+from torchyard_roles.strategies.diloco.slice_server import receive_tensors, send_tensors
 
 RETRY_S = 10.0
 """Time in seconds for which a group tries to reconnect to a server after its connection broke."""

@@ -11,9 +11,7 @@ returning group                               member
 
 from __future__ import annotations
 
-import contextlib
 import socket
-import sys
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -21,9 +19,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from torchyard_roles.errors import PeerLost, ProtocolError
+from torchyard_roles.errors import ProtocolError
 from torchyard_roles.exchange.chunk_staging import PackedTensors
-from torchyard_roles.exchange.listener import Admission, Connections
+from torchyard_roles.exchange.listener import ConnectionServer
 from torchyard_roles.exchange.tensor_connection import Connection
 from torchyard_roles.strategies.diloco.error_feedback import ErrorFeedbackCodec
 from torchyard_roles.strategies.diloco.outer_step import NOT_BEGUN, OuterParameters
@@ -176,7 +174,7 @@ class Mailbox:
             self.changed.notify_all()
 
 
-class SliceServer:
+class SliceServer(ConnectionServer):
     """Handles requests of other groups, with one thread per connection. The constructor starts the server.
 
     Args:
@@ -196,79 +194,27 @@ class SliceServer:
         self.process = ""
         """The ID of this process. Callers that expect another ID, such as the one before a restart, are refused."""
         self._wire = wire
-        self._listener = listener
-        self._admission = Admission(listener, key, name)
-        self._name = name
         self._mailbox = mailbox
         self._outer = outer
         self._rest = rest
-        self._lock = threading.Lock()
-        self._connections = Connections()
-        self._threads: list[threading.Thread] = []
-        self._closed = False
-        self._spawn(self._accept_all, "diloco")
-
-    def traffic(self) -> tuple[int, int]:
-        """Returns the numbers of bytes sent and received by all connections."""
-        return self._connections.traffic()
+        super().__init__(listener, key, name)
+        self.start()
 
     def close(self) -> None:
-        """Closes all connections and ends all threads."""
-        with self._lock:
-            self._closed = True
         self._mailbox.close()
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)  # shutdown() wakes the thread that waits in accept().
-        self._listener.close()
-        self._connections.close()
-        for thread in self._threads:
-            thread.join(5)
+        super().close()
 
-    def _spawn(self, target: Callable[..., None], name: str, *arguments: Any) -> None:
-        thread = threading.Thread(target=target, args=arguments, name=name, daemon=True)
-        self._threads = [each for each in self._threads if each.is_alive()]
-        self._threads.append(thread)
-        thread.start()
-
-    def _accept_all(self) -> None:
-        while True:
-            try:
-                sock = self._admission.accept()
-            except OSError:
-                return
-            if sock is not None:
-                self._spawn(self._serve, "diloco-caller", sock)
-
-    def _serve(self, sock: socket.socket) -> None:
-        admitted = self._admission.authenticate(sock)
-        if admitted is None:
-            return
-        connection, introduction = admitted
-        with self._lock:
-            if self._closed:
-                connection.close()
-                return
-            self._connections.add(connection)
-        try:
-            if introduction.get("service") != SERVICE:
-                connection.refuse(f"{self._name} averages worker groups, and offers no other service.")
-                return
-            if introduction.get("process") not in (None, self.process):
-                connection.refuse(f"{self._name} was restarted.")
-                return
-            connection.answer({"name": self._name})
-            self._answer_all(connection, int(introduction["group"]))
-        except PeerLost:
-            return  # This group detects the loss of the other group through its own connection to that group.
-        except (ProtocolError, KeyError, ValueError, TypeError) as error:
-            log(self._name, f"{connection.peer} on {connection.host} was refused: {error}")
-        finally:
-            connection.close()
-            self._connections.remove(connection)
-
-    def _answer_all(self, connection: Connection, group: int) -> None:
-        while True:
-            self._answer(connection, group, connection.receive())
+    def _serve(self, connection: Connection, introduction: dict[str, Any]) -> None:
+        # If a group is lost, each group detects this through its own connection to that group.
+        if introduction.get("service") != SERVICE:
+            connection.refuse(f"{self.name} averages worker groups, and offers no other service.")
+        elif introduction.get("process") not in (None, self.process):
+            connection.refuse(f"{self.name} was restarted.")
+        else:
+            connection.answer({"name": self.name})
+            group = int(introduction["group"])
+            while True:
+                self._answer(connection, group, connection.receive())
 
     def _answer(self, connection: Connection, group: int, header: dict[str, Any]) -> None:
         operation = header.get("op")
@@ -322,8 +268,3 @@ def receive_tensors(connection: Connection, tensors: Sequence[torch.Tensor]) -> 
             if header.get("tensor") != number:
                 raise ProtocolError(f"tensor {number} was due, not {header.get('tensor')!r}")
             connection.receive_into(tensor)
-
-
-def log(name: str, message: str) -> None:
-    """Prints a line to the replica's log."""
-    print(f"{name}: {message}", file=sys.stderr, flush=True)

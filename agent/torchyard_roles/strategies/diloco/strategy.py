@@ -11,7 +11,6 @@ from __future__ import annotations
 import atexit
 import time
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
@@ -43,7 +42,7 @@ from torchyard_roles.strategies.first_ranks import call_with_beats, first_ranks
 from torchyard_roles.strategies.sharded.sharded_model import check_all_trained, reshard
 from torchyard_roles.strategies.sharded.strategy import ShardedAllReduce
 from torchyard_roles.strategies.single_process import SingleProcess
-from torchyard_roles.strategies.strategy import Strategy
+from torchyard_roles.strategies.strategy import GroupedStrategy
 
 BACKGROUND_ENDS_S = 3.0
 """Longest time in seconds to wait until an abandoned exchange has ended."""
@@ -75,7 +74,7 @@ class Sent:
         return self.exchange() if self.background is None else self.background.wait()
 
 
-class Diloco(Strategy):
+class Diloco(GroupedStrategy):
     """The strategy DiLoCo on one rank of a worker group. A single group takes the outer optimizer's steps itself."""
 
     def __init__(self, environment: Environment) -> None:
@@ -174,18 +173,6 @@ class Diloco(Strategy):
         else:
             self._restored_counts = self._read_counts(self._environment.group_rank, step)
 
-    def before_forward(self) -> None:
-        self._inside.before_forward()
-
-    def accumulating(self) -> AbstractContextManager[None]:
-        return self._inside.accumulating()
-
-    def clip_gradients(self, parameters: Sequence[torch.Tensor], max_norm: float) -> torch.Tensor:
-        return self._inside.clip_gradients(parameters, max_norm)
-
-    def clip_values(self, parameters: Sequence[torch.Tensor], value: float) -> None:
-        self._inside.clip_values(parameters, value)
-
     def at_boundary(self, step: int) -> None:
         """Merges the fragment that was sent, if its merge is due, and sends the next fragment, if it is due.
 
@@ -217,12 +204,6 @@ class Diloco(Strategy):
     @property
     def expects_stop(self) -> bool:
         return self._expects_stop
-
-    def want_save(self) -> None:
-        self._inside.want_save()
-
-    def is_save_due(self, step: int) -> bool:
-        return self._inside.is_save_due(step)
 
     def flush(self, step: int) -> None:
         """Saves the group's part of the checkpoint on its first rank, and the number of samples on each other rank."""

@@ -17,9 +17,7 @@ confirmed to any running group, and are sent again.
 
 from __future__ import annotations
 
-import contextlib
 import socket
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -28,7 +26,7 @@ from typing import Any
 import torch
 
 from torchyard_roles.errors import PeerLost, ProtocolError
-from torchyard_roles.exchange.listener import Admission, Connections
+from torchyard_roles.exchange.listener import ConnectionServer, log
 from torchyard_roles.exchange.parameter_layout import Chunk
 from torchyard_roles.exchange.tensor_connection import Connection, Peer
 from torchyard_roles.strategies.hogwild.shard_copy import ShardCopy, View, empty_chunks
@@ -194,82 +192,32 @@ class Holdings:
         log(self.name, f"{peer} is back.")
 
 
-class DeltaServer:
+class DeltaServer(ConnectionServer):
     """A server by which other groups access this group's state, with one thread per connection.
 
     The constructor starts the server.
     """
 
     def __init__(self, listener: socket.socket, key: bytes, name: str, fingerprint: str, holdings: Holdings) -> None:
-        self._listener = listener
-        self._admission = Admission(listener, key, name)
-        self._name = name
         self._fingerprint = fingerprint
         self._holdings = holdings
-        self._lock = threading.Lock()
-        self._connections = Connections()
-        self._threads: list[threading.Thread] = []
-        self._closed = False
-        self._spawn(self._accept_all, "deltas")
+        super().__init__(listener, key, name)
+        self.start()
 
-    def traffic(self) -> tuple[int, int]:
-        """Returns the numbers of bytes sent and received by all connections."""
-        return self._connections.traffic()
-
-    def close(self) -> None:
-        """Closes all connections and ends all threads."""
-        with self._lock:
-            self._closed = True
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)  # shutdown() wakes the thread that waits in accept().
-        self._listener.close()
-        self._connections.close()
-        for thread in self._threads:
-            thread.join(5)
-
-    def _spawn(self, target: Callable[..., None], name: str, *arguments: Any) -> None:
-        thread = threading.Thread(target=target, args=arguments, name=name, daemon=True)
-        self._threads = [each for each in self._threads if each.is_alive()]
-        self._threads.append(thread)
-        thread.start()
-
-    def _accept_all(self) -> None:
-        while True:
-            try:
-                sock = self._admission.accept()
-            except OSError:
-                return
-            if sock is not None:
-                self._spawn(self._serve, "deltas-caller", sock)
-
-    def _serve(self, sock: socket.socket) -> None:
-        admitted = self._admission.authenticate(sock)
-        if admitted is None:
-            return
-        connection, introduction = admitted
-        with self._lock:
-            if self._closed:
-                connection.close()
-                return
-            self._connections.add(connection)
+    def _serve(self, connection: Connection, introduction: dict[str, Any]) -> None:
         try:
             if self._admit(connection, introduction):
                 self._answer_all(connection, int(introduction["group"]), int(introduction["generation"]))
         except PeerLost as error:
             if not self._closed:
                 self._holdings.lose(int(introduction["group"]), error)
-        except (ProtocolError, KeyError, ValueError, TypeError) as error:
-            log(self._name, f"{connection.peer} on {connection.host} was refused: {error}")
-        finally:
-            connection.close()
-            self._connections.remove(connection)
 
     def _admit(self, connection: Connection, introduction: dict[str, Any]) -> bool:
         if introduction.get("service") != SERVICE:
-            connection.refuse(f"{self._name} exchanges deltas, and offers no other service.")
+            connection.refuse(f"{self.name} exchanges deltas, and offers no other service.")
         elif introduction.get("fingerprint") != self._fingerprint:
             connection.refuse(
-                f"The model of {connection.peer} differs from the one of {self._name}: names, shapes, dtypes, or the "
+                f"The model of {connection.peer} differs from the one of {self.name}: names, shapes, dtypes, or the "
                 "number of worker groups. Start all with the same script and arguments."
             )
         else:
@@ -279,7 +227,7 @@ class DeltaServer:
                 raise ProtocolError(f"there is no worker group {group}")
             self._holdings.meet(group, place, generation)
             self._holdings.find(group, connection.peer, generation)
-            connection.answer({"name": self._name})
+            connection.answer({"name": self.name})
             return True
         return False
 
@@ -354,7 +302,10 @@ class DeltaServer:
             connection.send({"empty": True} if moved_to == IN_TRANSIT else {"moved": moved_to})
             return
         if lost > 0:
-            log(self._name, f"{lost} deltas of shard {shard} are lost: {connection.peer} has seen a later version.")
+            log(
+                self.name,
+                f"{lost} deltas of shard {shard} are lost: {connection.peer} has seen a later version.",
+            )
         send_value(connection, version, applied, tensors, staleness)
 
 
@@ -381,8 +332,3 @@ def receive_chunks(connection: Connection, tensors: list[torch.Tensor]) -> None:
 def numbers(pairs: Any) -> dict[int, int]:
     """Converts the pairs in the header's `applied` to a dict from each group to its last exchange number."""
     return {int(group): int(number) for group, number in pairs}
-
-
-def log(name: str, message: str) -> None:
-    """Prints a line to the replica's log."""
-    print(f"{name}: {message}", file=sys.stderr, flush=True)

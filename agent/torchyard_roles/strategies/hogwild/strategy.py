@@ -13,8 +13,6 @@ from __future__ import annotations
 import atexit
 import threading
 import time
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 
@@ -36,7 +34,7 @@ from torchyard_roles.strategies.hogwild.shard_copy import gather, scatter
 from torchyard_roles.strategies.hogwild.shard_exchange import CHIEF
 from torchyard_roles.strategies.hogwild.worker_group import WorkerGroup
 from torchyard_roles.strategies.single_process import SingleProcess
-from torchyard_roles.strategies.strategy import Strategy
+from torchyard_roles.strategies.strategy import GroupedStrategy
 
 ENDED = "hogwild/ended"
 """Prefix of the join store keys that mark groups as ended."""
@@ -45,7 +43,7 @@ BEAT_S = 5.0
 """Interval in seconds of the messages that the first rank sends to its group during the last exchanges."""
 
 
-class Hogwild(Strategy):
+class Hogwild(GroupedStrategy):
     """The strategy Hogwild on one rank of a worker group. There must be at least two groups."""
 
     def __init__(self, environment: Environment) -> None:
@@ -133,18 +131,6 @@ class Hogwild(Strategy):
                 generation=environment.generation,
                 ended=self._ended_before(),
             )
-
-    def before_forward(self) -> None:
-        self._inside.before_forward()
-
-    def accumulating(self) -> AbstractContextManager[None]:
-        return self._inside.accumulating()
-
-    def clip_gradients(self, parameters: Sequence[torch.Tensor], max_norm: float) -> torch.Tensor:
-        return self._inside.clip_gradients(parameters, max_norm)
-
-    def clip_values(self, parameters: Sequence[torch.Tensor], value: float) -> None:
-        self._inside.clip_values(parameters, value)
 
     def at_boundary(self, step: int) -> None:
         began = time.monotonic()

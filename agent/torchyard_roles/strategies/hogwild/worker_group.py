@@ -23,10 +23,11 @@ import torch
 
 from torchyard_roles.errors import PeerLost, RolesError
 from torchyard_roles.exchange.chunk_staging import PackedTensors
+from torchyard_roles.exchange.listener import log
 from torchyard_roles.exchange.parameter_layout import Chunk
 from torchyard_roles.exchange.tensor_connection import Peer
 from torchyard_roles.strategies.hogwild.delta_client import SHORT_S, Calls
-from torchyard_roles.strategies.hogwild.delta_server import IN_TRANSIT, DeltaServer, Holdings, Master, log
+from torchyard_roles.strategies.hogwild.delta_server import IN_TRANSIT, DeltaServer, Holdings, Master
 from torchyard_roles.strategies.hogwild.shard_copy import ShardCopy, View, empty_chunks
 from torchyard_roles.strategies.hogwild.shard_exchange import CHIEF, FIRST_PAUSE_S, ShardExchange
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -27,13 +26,13 @@ from torchyard_roles.strategies.parameter_server.sandblaster_downpour import Par
 from torchyard_roles.strategies.parameter_server.sharded_pair import ShardedPair
 from torchyard_roles.strategies.sharded.sharded_model import check_all_trained
 from torchyard_roles.strategies.sharded.strategy import ShardedAllReduce
-from torchyard_roles.strategies.strategy import Strategy
+from torchyard_roles.strategies.strategy import GroupedStrategy
 
 WAITS, FAILED, DONE = 0, 1, 2
 """States of a call on the first rank, which the first rank broadcasts to the other ranks."""
 
 
-class ShardedDownpour(Strategy):
+class ShardedDownpour(GroupedStrategy):
     """A rank of a worker group that shards its model."""
 
     needs_optimizer = ParameterServerStrategy.needs_optimizer
@@ -42,7 +41,7 @@ class ShardedDownpour(Strategy):
         self._environment = environment
         self._options = environment.options
         self._is_first = environment.group_rank == 0
-        self._inside = ShardedAllReduce(
+        self._inside: ShardedAllReduce = ShardedAllReduce(
             replace(environment, rank=environment.group_rank, world_size=environment.group_size)
         )
         self._served: ParameterServerStrategy | None = None
@@ -115,29 +114,10 @@ class ShardedDownpour(Strategy):
         for pair in self._pairs:
             pair.distribute_buffers()
 
-    def before_forward(self) -> None:
-        self._inside.before_forward()
-
-    def accumulating(self) -> AbstractContextManager[None]:
-        return self._inside.accumulating()
-
-    def clip_gradients(self, parameters: Sequence[torch.Tensor], max_norm: float) -> torch.Tensor:
-        """Clips the mean gradients of the group by their norm, even if not every step is pushed."""
-        return self._inside.clip_gradients(parameters, max_norm)
-
-    def clip_values(self, parameters: Sequence[torch.Tensor], value: float) -> None:
-        self._inside.clip_values(parameters, value)
-
     def at_boundary(self, step: int) -> None:
         self._spent_s = 0.0
         if self._served is not None:
             self._served.at_boundary(step)
-
-    def want_save(self) -> None:
-        self._inside.want_save()
-
-    def is_save_due(self, step: int) -> bool:
-        return self._inside.is_save_due(step)
 
     def flush(self, step: int) -> None:
         self._check()

@@ -77,7 +77,10 @@ class Session:
         self._connection.post(header, payload)
 
     def cut(self) -> None:
-        """Waits at most 2 s until queued messages are sent, and shuts the connection down. run() closes it."""
+        """Waits up to 2 s for queued messages to be sent, then shuts the connection down.
+
+        run() closes the connection.
+        """
         self._connection.flush(2)
         self._connection.cut()
 

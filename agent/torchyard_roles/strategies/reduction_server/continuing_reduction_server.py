@@ -187,7 +187,7 @@ class ReducedGroup(ReplaceableGroup):
         return peer in self._others or (self._reducer is not None and own[1] == self._own.port)
 
     def _result(self, future: Future[ReduceClient] | Future[torch.Tensor]) -> None:
-        """Waits for a future of the current membership. Raises Interrupted, or the error of the reducers."""
+        """Waits for a future of the current membership. Raises Interrupted, or the error that ended the exchange."""
         deadline = time.monotonic() + STEP_S
         while True:
             try:
@@ -202,7 +202,7 @@ class ReducedGroup(ReplaceableGroup):
                 return
 
     def _result_on_gpu(self, staged: HierarchicalReduction, copied: Any) -> None:
-        """Waits until a bucket's average is on the GPU. Raises Interrupted, or the error of the reducers."""
+        """Waits until a bucket's average is on the GPU. Raises Interrupted, or the error that ended the exchange."""
         deadline = time.monotonic() + STEP_S
         while not copied.done():
             self._check_members()
