@@ -227,7 +227,7 @@ def _read_sizes(path: str) -> dict[str, list[int]]:
 
 def collect_snapshots(agent_dir: str, node: str, now: float) -> int:
     """Removes old snapshots that no run on any host uses, and returns their number. Does nothing during an upload."""
-    if UploadLocks(agent_dir, node).others():
+    if UploadLocks(agent_dir, node).are_held():
         return 0
     count = prune(agent_dir, now)
     if count:

@@ -73,8 +73,8 @@ class UploadLocks:
                 os.utime(os.path.join(self._folder, root))
         return bool(self._held)
 
-    def others(self) -> bool:
-        """Returns whether an upload to this store is in progress, or was abandoned within the last hour."""
+    def are_held(self) -> bool:
+        """Returns whether a daemon is uploading to this store, or stopped uploading within the last hour."""
         with contextlib.suppress(OSError), os.scandir(self._folder) as locks:
             return any(abs(time.time() - lock.stat().st_mtime) < FORGOTTEN_AFTER_S for lock in locks)
         return False

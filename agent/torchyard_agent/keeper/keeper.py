@@ -442,8 +442,8 @@ class Keeper:
     ) -> None:
         """Ends the run or, if it has not begun, its launch. `entry` is the journal entry of a user's request."""
         if self._participant is not None:
-            # The event loop calls `stop`, because its exception handler ends the keeper. If `stop` were called here, an
-            # error in the decisions would only fail this request.
+            # `stop` is called by the event loop, whose exception handler ends the keeper. If it were called here, an
+            # internal error would only make this request fail, and the keeper would continue with an invalid state.
             asyncio.get_running_loop().call_soon(
                 partial(self._participant.stop, reason, force=force, asked=entry, pause=pause, within_s=within_s)
             )

@@ -201,7 +201,7 @@ class FollowedTrial:
         return f"ended by the pruner at step {max(self._steps)}: it is worse than other trials"
 
     def outcome(self, shown: Mapping[str, Any], *, stopping: bool) -> Outcome:
-        """Returns the outcome of the ended trial. `shown` and `stopping` are those of `trial_outcomes.outcome`."""
+        """Returns the outcome of the ended trial. The arguments are explained at `trial_outcomes.outcome`."""
         metric = self._study.search["objective"]["metric"]
         return trial_outcomes.outcome(metric, self._replicas, shown, pruned=self.pruned, stopping=stopping)
 

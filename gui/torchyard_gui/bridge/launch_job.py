@@ -170,7 +170,7 @@ class LaunchJob(QObject):
             return BookingOptions(start_at=planned.start)
         if planned.is_later:
             return BookingOptions(planned.length, planned.start)
-        # The default planned time is not a choice of the user, so its length is not used.
+        # The user did not choose the default planned time, so its length is not used.
         return BookingOptions(usual_length=planned.length if planned != PlannedTime() else None)
 
     def _callbacks(self) -> LaunchCallbacks:

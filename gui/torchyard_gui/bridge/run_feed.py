@@ -51,8 +51,9 @@ No host then counts as silent, because the window has not read the hosts' messag
 
 
 class Inbox:
-    """Queue of messages from the thread that follows a run to the window. The queue keeps all events in order, but only
-    the latest sample of each host.
+    """A queue that carries messages to the window from the thread that follows a run.
+
+    It keeps all events in order, but only the latest sample of each host.
     """
 
     def __init__(self, wake: Callable[[bool], None]):

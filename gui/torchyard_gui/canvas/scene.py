@@ -267,7 +267,7 @@ class TopologyScene(QGraphicsScene):
             self.states_changed.emit()
 
     def preview_selection(self, names: Iterable[str]) -> bool:
-        """Changes the displayed selection without a signal, for use during a gesture.
+        """Changes the displayed selection during a gesture, without emitting a signal.
 
         Returns whether the selection changed.
         """

@@ -29,11 +29,11 @@ from torchyard_gui.fleet.labels import (
     since_forms,
     state_mark,
     state_word,
-    suggested_action,
     tint,
     used_of,
     version,
 )
+from torchyard_gui.fleet.suggested_action import suggested_action
 from torchyard_gui.fleet.wrapped_text import wrapped
 from torchyard_gui.theme.marks import paint_state
 from torchyard_gui.theme.theme import theme

@@ -14,7 +14,8 @@ from torchyard_gui.bridge.host_status import CheckedEntry
 from torchyard_gui.fleet.fingerprint import Fingerprint
 from torchyard_gui.fleet.host_card import GAP, HostCard
 from torchyard_gui.fleet.host_list_model import USE, Entry, HostListModel
-from torchyard_gui.fleet.labels import fingerprints, suggested_action
+from torchyard_gui.fleet.labels import fingerprints
+from torchyard_gui.fleet.suggested_action import suggested_action
 from torchyard_gui.theme.theme import theme
 
 MARGIN = 24

@@ -27,9 +27,10 @@ from torchyard_gui.fleet.dialogs.removal_dialogs import RemoveHostsDialog, Undep
 from torchyard_gui.fleet.host_details import SHOWN_ACTS, HostDetails
 from torchyard_gui.fleet.host_list import MARGIN, HostList
 from torchyard_gui.fleet.host_list_model import Entry, HostListModel
-from torchyard_gui.fleet.labels import answer_sentence, removed_text, suggested_action
+from torchyard_gui.fleet.labels import answer_sentence, removed_text
 from torchyard_gui.fleet.menu_actions import FleetActions
 from torchyard_gui.fleet.state_filter import StateFilter
+from torchyard_gui.fleet.suggested_action import suggested_action
 from torchyard_gui.fleet.terminal import open_terminal
 from torchyard_gui.theme.icons import icon
 from torchyard_gui.theme.theme import theme

@@ -49,7 +49,7 @@ def test_desktops_on_one_host_take_turns(a: UploadLocks) -> None:
 def test_other_snapshots_are_not_locked(a: UploadLocks, b: UploadLocks) -> None:
     assert a.take(ROOT, "desktop")
     assert b.take("b" * 64, "desktop")
-    assert a.others()
+    assert a.are_held()
 
 
 def test_a_lock_that_is_not_touched_becomes_stale(

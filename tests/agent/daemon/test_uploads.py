@@ -50,7 +50,7 @@ def test_a_lock_taken_for_a_disconnected_desktop_is_released(tmp_path: Path, mon
         await eventually(over.is_set)
 
         other = await unix_socket_rpc.connect(address)
-        await eventually(lambda: not UploadLocks(str(tmp_path), "gpu-b").others())
+        await eventually(lambda: not UploadLocks(str(tmp_path), "gpu-b").are_held())
         assert not (await other.call("snapshot.offer", {"root": ROOT, "manifest": MANIFEST}))["busy"]
         other.close()
         await eventually(lambda: not connections)

@@ -35,10 +35,10 @@ from torchyard_gui.fleet.labels import (
     since_forms,
     state_mark,
     state_word,
-    suggested_action,
     tint,
     used_of,
 )
+from torchyard_gui.fleet.suggested_action import suggested_action
 
 NOW = datetime.now(UTC)
 

@@ -52,9 +52,10 @@ Key = tuple[str, int]
 
 
 def is_set_late(name: str, secrets: Mapping[str, str]) -> bool:
-    """Returns whether a variable may change after the interpreter has started, because only the script reads it.
+    """Returns whether an environment variable may be set after the interpreter has started.
 
-    Secrets may change, unless Python reads the variable at its start or torch during its import.
+    This is the case if only the script reads it. A secret may be set unless Python reads the variable when it starts,
+    or torch when it is imported.
     """
     if name in _LATE or name.startswith(("TORCHYARD_", "TORCHELASTIC_")):
         return True

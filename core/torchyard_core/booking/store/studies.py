@@ -184,7 +184,7 @@ def _open(url: str, *, skip_table_creation: bool = False, **engine_kwargs: Any) 
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    # Optuna's own check of the version would need a second connection at every call.
+    # Optuna's own version check would open a second connection for every call.
     return optuna.storages.RDBStorage(
         url, engine_kwargs, skip_compatibility_check=True, skip_table_creation=skip_table_creation
     )

@@ -76,7 +76,7 @@ def jobs_of(plan: Plan) -> list[ClusterJob]:
 def renumbered(plan: Plan, cluster: Cluster, jobs: Sequence[ClusterJob] | None = None) -> Plan:
     """Returns the plan with slots numbered from 1 in the order of jobs and components, and with placeholders for GPUs.
 
-    `jobs` is by default the result of `jobs_of`. The first slot is the primary's. The GPUs of a slot are counted from 0
+    `jobs` defaults to the result of `jobs_of`. The first slot is the primary's. The GPUs of a slot are numbered from 0
     in the order of its replicas.
     """
     order = [slot for job in (jobs_of(plan) if jobs is None else jobs) for slot in job.slots]

@@ -85,7 +85,10 @@ class ClusterLanes(QObject):
             self.read()
 
     def read(self) -> None:
-        """Requests the calendar of each cluster. If a request is in progress, another request follows its answer."""
+        """Requests the calendar of each cluster.
+
+        If a request is in progress, another one is sent when it has been answered.
+        """
         for cluster in self._fleet.inventory.clusters:
             if self._is_reading(cluster.name):
                 self._wanted.add(cluster.name)
