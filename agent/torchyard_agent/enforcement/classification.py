@@ -1,5 +1,7 @@
 """Classifies the processes that use GPUs according to the calendar. Does no I/O.
 
+A process is hidden if its owner cannot be determined.
+
 | class | condition |
 |---|---|
 | `own` | the GPU is booked by a person who may be the owner of the process |

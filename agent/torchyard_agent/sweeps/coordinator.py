@@ -280,7 +280,7 @@ class Coordinator:
             return
         self._running.remove(running)
         if not shown["exists"]:
-            # The trial's keeper gave up the launch before the run began, and removed the run's folder.
+            # The trial's keeper abandoned the launch before the run began, and removed the run's folder.
             running.trial.set_user_attr("started", False)
             return
         running.report(shown["metrics"])

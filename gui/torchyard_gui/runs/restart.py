@@ -55,7 +55,7 @@ class RestartDialog(QDialog):
         self.resume.setFocus()
 
     def show_checkpoint(self, saved: SavedStep | None) -> None:
-        """Shows the newest checkpoint of the run; None if it has none."""
+        """Shows the newest checkpoint of the run, or that it has none."""
         if saved is not None:
             self.resume.setText(self.tr("From the checkpoint at step {step}").format(step=f"{saved.step:,}"))
             self._say(self.tr("It is on {host}.").format(host=saved.host))

@@ -1,4 +1,4 @@
-"""An editor for YAML with line numbers, and marks at lines that have problems."""
+"""A YAML editor with line numbers and with markers on lines that have problems."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ class CheckpointRestore:
         try:
             await sender.restore(self._host)
         except Exception as error:
-            # After any error, the ranks start from the newest checkpoint that is on the chief's host.
+            # After an error in the transfer, the ranks resume from the newest checkpoint that is on the chief's host.
             log.exception("no checkpoint could be copied")
             self._on_problem(f"internal error: {error!r}")
         self._release()

@@ -178,7 +178,7 @@ def settle(step: Step) -> None:
 
 
 def _clear(step: Step, gang: Gang) -> Gang:
-    """Chooses the cause of a restart, and ends the processes that the gang's replicas left behind.
+    """Determines why the gang must be restarted, and ends the processes that the gang's replicas left behind.
 
     Called when all replicas of the gang have ended. If a restart would not help, the run ends.
     """

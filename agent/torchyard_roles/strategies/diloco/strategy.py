@@ -545,7 +545,7 @@ class Diloco(GroupedStrategy):
                 differences = lambda: present  # noqa: E731  # The lambda has the same type as a snapshot.
             for number in self._outer.numbers(fragment):
                 self._outer.flats[number].release()
-            # Samples are counted only if the script uses Cluster's data loader; otherwise steps are the weight.
+            # The weight is the number of samples or, if the script does not use Cluster's data loader, of steps.
             self._offer(self._sent, differences, [float(samples or steps) for samples, steps in counts])
 
     def _offer(self, sent: Sent, differences: Callable[[], list[torch.Tensor]], weights: list[float]) -> None:

@@ -1,4 +1,4 @@
-"""The parameters of a pair that servers train, in the order of the layout.
+"""The parameters of one model and optimizer that the servers train, in the order of the layout.
 
 Parameters that are added later come last.
 """

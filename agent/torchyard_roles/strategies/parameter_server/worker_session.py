@@ -203,7 +203,7 @@ class Session:
             self._connection.receive_into(values)
             if op == "buffers":
                 server.take_buffers(self, values, with_push=bool(header.get("with_push")))
-            else:  # The chief sends the frozen parameters before it opens the server for other workers.
+            else:  # The chief sends the frozen parameters before it opens the server to other workers.
                 server.rows.constants = values
         elif op == "save":
             server.save(int(header["step"]), [int(step) for step in header.get("kept", ())])

@@ -62,7 +62,7 @@ class Terms(NamedTuple):
 
     @property
     def epoch(self) -> tuple[int, int]:
-        """The generation and membership. Terms with a later epoch replace earlier ones."""
+        """The generation and membership. Terms with a later epoch replace those with an earlier one."""
         return self.generation, self.membership
 
 

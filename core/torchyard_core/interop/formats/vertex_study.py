@@ -253,7 +253,7 @@ def _written(name: str, parameter: Parameter) -> dict[str, Any]:
     assert parameter.low is not None
     assert parameter.high is not None
     if parameter.is_whole:
-        # Google's APIs represent 64-bit integers as text in JSON.
+        # Google's APIs represent 64-bit integers as strings in JSON.
         spec: dict[str, Any] = {
             "integerValueSpec": {"minValue": str(int(parameter.low)), "maxValue": str(int(parameter.high))}
         }

@@ -50,7 +50,7 @@ class Port:
 
 
 class Gutters:
-    """The tracks of a grid of racks, and the paths that have been laid on them."""
+    """The routing tracks between the racks of a grid, and the paths that have been routed along them."""
 
     def __init__(self, grid: Grid):
         self._grid = grid
