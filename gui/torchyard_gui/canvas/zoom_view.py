@@ -86,7 +86,7 @@ class ZoomView(QGraphicsView):
         self.set_zoom(self.zoom / STEP)
 
     def reset(self) -> None:
-        """Sets the zoom to full size."""
+        """Sets the zoom to 100%."""
         self.set_zoom(1.0)
 
     def set_zoom(self, zoom: float, anchor: QPointF | None = None) -> None:

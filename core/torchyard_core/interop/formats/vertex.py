@@ -266,9 +266,8 @@ def _runs(reader: VertexDocument, place: Place, task: _Task) -> None:
 def _program(reader: VertexDocument, tasks: list[_Task]) -> dict[str, Any]:
     """Returns the program of all pools. Arguments and variables that differ are added to the pools themselves."""
     reduces = any(task.role is Role.REDUCER for task in tasks)
-    tasks = [
-        task for task in tasks if task.role is not Role.REDUCER
-    ]  # Vertex AI provides the program that reducers run.
+    # Vertex AI provides the program that reducers run.
+    tasks = [task for task in tasks if task.role is not Role.REDUCER]
     first = tasks[0]
     for task in tasks[1:]:
         if (task.command, task.module, task.script) != (first.command, first.module, first.script):

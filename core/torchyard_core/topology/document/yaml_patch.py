@@ -21,7 +21,7 @@ Lines = list[str]
 
 
 def patch_yaml(text: str, before: Topology, after: Topology) -> str | None:
-    """Returns `text`, the YAML of `before`, edited to describe `after`. Returns None if its YAML style is not supported."""
+    """Edits `text`, the YAML of `before`, to describe `after`. Returns None if its style is not supported."""
     for written in patches(text, before.as_data(), after.as_data()):
         try:
             read = topology_from_text(written)
