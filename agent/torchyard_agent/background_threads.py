@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Awaitable
 from typing import Any, Callable, TypeVar
@@ -23,13 +24,17 @@ async def in_a_thread(function: Callable[..., Result], *arguments: Any) -> Resul
         if not future.done():  # The future may have been cancelled.
             method(outcome)
 
+    def report(method: Callable[[Any], None], outcome: Any) -> None:
+        with contextlib.suppress(RuntimeError):  # The event loop may have been closed since the caller was cancelled.
+            loop.call_soon_threadsafe(settle, method, outcome)
+
     def work() -> None:
         try:
             result = function(*arguments)
         except BaseException as error:  # The exception is re-raised in the caller.
-            loop.call_soon_threadsafe(settle, future.set_exception, error)
+            report(future.set_exception, error)
         else:
-            loop.call_soon_threadsafe(settle, future.set_result, result)
+            report(future.set_result, result)
 
     threading.Thread(target=work, daemon=True).start()
     return await future

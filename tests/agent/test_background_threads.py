@@ -40,6 +40,24 @@ def test_cancelling_a_caller_whose_thread_still_works_raises_no_error(work: Any)
     assert asyncio.run(cancelled()) == []
 
 
+@pytest.mark.parametrize("work", [lambda go_on: go_on.wait(10), fails])
+def test_a_thread_that_still_works_when_the_event_loop_is_closed_ends_without_an_error(work: Any) -> None:
+    go_on = threading.Event()
+    before = set(threading.enumerate())
+
+    async def cancelled() -> None:
+        waiting = asyncio.create_task(in_a_thread(work, go_on))
+        await asyncio.sleep(0)
+        waiting.cancel()
+
+    asyncio.run(cancelled())
+    working = set(threading.enumerate()) - before
+    assert working
+    go_on.set()
+    for thread in working:
+        thread.join(10)  # pytest reports an exception that the thread does not handle.
+
+
 def test_the_caller_gets_the_result_or_the_error() -> None:
     assert asyncio.run(in_a_thread(lambda: 7)) == 7
     go_on = threading.Event()
