@@ -24,10 +24,14 @@ def main(arguments: list[str]) -> int:
         from torchyard_agent.keeper.main import main as run_keeper
 
         return run_keeper(arguments[1], arguments[2], arguments[3])
-    if len(arguments) in (2, 3) and arguments[0] == "slurm-batch":
+    if len(arguments) == 2 and arguments[0] == "slurm-batch":
         from torchyard_agent.slurm.batch_program import main as run_batch
 
-        return run_batch(*arguments[1:])
+        return run_batch(arguments[1])
+    if len(arguments) == 3 and arguments[0] == "slurm-batch":
+        from torchyard_agent.slurm.worker_group_batch import main as run_group_batch
+
+        return run_group_batch(*arguments[1:])
     if len(arguments) == 3 and arguments[0] == "slurm-trial":
         from torchyard_agent.slurm.trial_batch import main as run_trial
 

@@ -9,16 +9,27 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from torchyard_agent.slurm.node_task import BatchLink
+    from torchyard_agent.keeper.keeper import Keeper
 
 
-def main(agent_dir: str, node: str, run_id: str, batch: BatchLink | None = None) -> int:
+class Launcher(Protocol):
+    """Launches a run in the keeper's process, if the run is a scheduler's job."""
+
+    def on_sigterm(self, keeper: Keeper) -> None: ...
+
+    async def launch(self, keeper: Keeper) -> None: ...
+
+    async def finish(self, outcome: dict[str, Any] | None) -> None: ...
+
+
+def main(agent_dir: str, node: str, run_id: str, launcher: Launcher | None = None) -> int:
     """Runs the keeper of one run on this host until the run is over.
 
-    If the run is a scheduler's job, `batch` launches it. Otherwise `batch` is None, and the daemon launches the run.
+    Args:
+        launcher: Launches the run. If it is None, the daemon launches the run.
 
     Returns 0, or 1 if the run already has a keeper on this host.
     """
@@ -51,14 +62,14 @@ def main(agent_dir: str, node: str, run_id: str, batch: BatchLink | None = None)
         if not control_socket.publish(folder, name):
             print(f"the run {run_id} has a keeper on this host already", file=sys.stderr)
             return 1
-        if batch is not None:
-            keeper.on_sigterm = partial(batch.on_sigterm, keeper)
+        if launcher is not None:
+            keeper.on_sigterm = partial(launcher.on_sigterm, keeper)
             keeper.continues = True
-        launching = asyncio.get_running_loop().create_task(batch.launch(keeper)) if batch is not None else None
+        launching = asyncio.get_running_loop().create_task(launcher.launch(keeper)) if launcher is not None else None
         try:
             await keeper.run(listener)
-            if batch is not None:
-                await batch.finish(keeper.outcome)
+            if launcher is not None:
+                await launcher.finish(keeper.outcome)
         finally:
             control_socket.withdraw(folder)
             if launching is not None:

@@ -53,15 +53,16 @@ LOOK_EVERY_S = 0.05
 log = logging.getLogger(__name__)
 
 
-def main(folder: str, group: str = "") -> int:
-    """Runs the batch program of the job in `folder`, or of the job of worker group `group`. Returns the exit status."""
+def main(folder: str) -> int:
+    """Runs the batch program of the job in `folder`. Returns the exit status."""
+    set_up_process()
+    return asyncio.run(Batch(folder).run())
+
+
+def set_up_process() -> None:
+    """Sets the format of the log, and gives new files to their owner alone. Called first in every batch program."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     os.umask(0o077)
-    if group:
-        from torchyard_agent.slurm.worker_group_batch import GroupBatch  # Avoids a circular import.
-
-        return asyncio.run(GroupBatch(folder, group).run())
-    return asyncio.run(Batch(folder).run())
 
 
 class Batch:

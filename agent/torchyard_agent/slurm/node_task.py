@@ -119,11 +119,11 @@ class BatchLink:
         if self._stream is not None:
             self._stream.send(report)
 
-    async def finish(self, ended: dict[str, Any] | None) -> None:
+    async def finish(self, outcome: dict[str, Any] | None) -> None:
         """Reports the end of the run to the batch program."""
-        if self._stream is None or ended is None:
+        if self._stream is None or outcome is None:
             return
-        self._report({"ended": ended})
+        self._report({"ended": outcome})
         await asyncio.sleep(0)  # Lets the event loop write the frame.
         for _ in range(100):
             if not self._stream.backlog:

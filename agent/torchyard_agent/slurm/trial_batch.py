@@ -26,7 +26,7 @@ from torchyard_agent.keeper.processes import rank_process
 from torchyard_agent.protocol.jsonrpc import RpcError
 from torchyard_agent.protocol.run_states import RunState
 from torchyard_agent.slurm import commands, job_folder, sweep_folder, sweep_jobs
-from torchyard_agent.slurm.batch_program import Batch
+from torchyard_agent.slurm.batch_program import Batch, set_up_process
 from torchyard_agent.slurm.job_queue import Job
 
 SAMPLE_EVERY_S = 1.0
@@ -47,8 +47,7 @@ class StudyFailed(Exception):
 
 def main(folder: str, number: int) -> int:
     """Runs the job with this number of the sweep whose job folder is `folder`. Returns the job's exit status."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    os.umask(0o077)
+    set_up_process()
     return asyncio.run(_run(folder, number))
 
 

@@ -25,7 +25,7 @@ from torchyard_agent.protocol.jsonrpc import RpcError
 from torchyard_agent.protocol.messages import JoinFromOwnJob
 from torchyard_agent.protocol.run_states import RunState
 from torchyard_agent.slurm import commands, job_folder, job_queue
-from torchyard_agent.slurm.batch_program import AFTER_REQUEUE_S, GROUP, KEEPERS_WITHIN_S, LEAVES, Batch
+from torchyard_agent.slurm.batch_program import AFTER_REQUEUE_S, GROUP, KEEPERS_WITHIN_S, LEAVES, Batch, set_up_process
 
 LOOK_EVERY_S = 1.0
 """Interval in seconds at which `gang.json` is read, and at which a connection to the primary is tried."""
@@ -36,6 +36,12 @@ WORKED_S = 120.0
 """Keepers that ran longer than this time in seconds are considered to have worked, and their job is requeued."""
 
 log = logging.getLogger(__name__)
+
+
+def main(folder: str, group: str) -> int:
+    """Runs the batch program of the job of the worker group `group` in `folder`. Returns the exit status."""
+    set_up_process()
+    return asyncio.run(GroupBatch(folder, group).run())
 
 
 class GroupBatch(Batch):

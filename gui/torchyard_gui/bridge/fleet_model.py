@@ -100,7 +100,9 @@ class FleetModel(QObject):
         self.has_looked = False
         """Whether a check of all hosts was started since the window was opened."""
         self._inventory = Inventory(fleet_file, DEFAULT_HOSTS, (), None)
-        self.clusters = ClusterStatuses(self)
+        self.clusters = ClusterStatuses(
+            lambda: self._inventory.clusters, lambda: self.fleet, self.jobs, self.questions, parent=self
+        )
         self._statuses: dict[str, HostStatus] = {}
         self._file_seen: object = None
         self._facts_seen: object = None

@@ -1,17 +1,10 @@
-"""The states of hosts, and the number of hosts in each state, as shown on the pages and in the status bar."""
+"""The states of hosts as shown on the pages and in the status bar."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QCoreApplication
-
-if TYPE_CHECKING:
-    from torchyard_gui.bridge.host_status import CheckedEntry
-
 
 translate = QCoreApplication.translate
 
@@ -69,25 +62,3 @@ def state_name(state: HostState) -> str:
         HostState.UNKNOWN: translate("HostState", "unknown"),
     }
     return names[state]
-
-
-@dataclass(frozen=True)
-class HostCount:
-    """The hosts by state, and the hosts that are being checked. In the filter, clusters are counted too."""
-
-    total: int
-    by_state: dict[HostState, list[CheckedEntry]]
-    """The hosts by state, in the order of HostState, without the hosts in `checking`. Empty states are omitted."""
-    checking: list[CheckedEntry]
-    """Hosts that are being checked and whose state is not known yet."""
-
-    @property
-    def answering(self) -> int:
-        return sum(len(hosts) for state, hosts in self.by_state.items() if state.answers)
-
-
-def count_hosts(hosts: Sequence[CheckedEntry]) -> HostCount:
-    checking = [host for host in hosts if host.doing is not None and host.condition is HostState.UNKNOWN]
-    known = [host for host in hosts if host not in checking]
-    by_state = {state: [host for host in known if host.condition is state] for state in HostState}
-    return HostCount(len(hosts), {state: found for state, found in by_state.items() if found}, checking)

@@ -1,8 +1,10 @@
-"""The status of one host (facts, state, activity, users), and the properties that hosts and clusters have in common."""
+"""The status of one host (facts, state, activity, users), the properties that hosts and clusters have in common, and
+the number of hosts in each state.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -220,3 +222,25 @@ def checked_at(found: Facts) -> datetime | None:
         return datetime.fromisoformat(str(found["checked_at"]))
     except (KeyError, ValueError):
         return None
+
+
+@dataclass(frozen=True)
+class HostCount:
+    """The hosts by state, and the hosts that are being checked. In the filter, clusters are counted too."""
+
+    total: int
+    by_state: dict[HostState, list[CheckedEntry]]
+    """The hosts by state, in the order of HostState, without the hosts in `checking`. Empty states are omitted."""
+    checking: list[CheckedEntry]
+    """Hosts that are being checked and whose state is not known yet."""
+
+    @property
+    def answering(self) -> int:
+        return sum(len(hosts) for state, hosts in self.by_state.items() if state.answers)
+
+
+def count_hosts(hosts: Sequence[CheckedEntry]) -> HostCount:
+    checking = [host for host in hosts if host.doing is not None and host.condition is HostState.UNKNOWN]
+    known = [host for host in hosts if host not in checking]
+    by_state = {state: [host for host in known if host.condition is state] for state in HostState}
+    return HostCount(len(hosts), {state: found for state, found in by_state.items() if found}, checking)

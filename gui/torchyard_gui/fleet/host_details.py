@@ -12,8 +12,7 @@ from torchyard_core.fleet.host_fields import Transport
 from torchyard_core.formatting import memory
 from torchyard_core.next_steps import CheckHosts, DeployAgent, TrustKey
 from torchyard_gui.bridge.clusters.cluster_statuses import ClusterStatus
-from torchyard_gui.bridge.host_states import count_hosts
-from torchyard_gui.bridge.host_status import CheckedEntry, HostStatus
+from torchyard_gui.bridge.host_status import CheckedEntry, HostStatus, count_hosts
 from torchyard_gui.fleet.audit_labels import audit_rows
 from torchyard_gui.fleet.cluster_labels import cluster_pairs, file_pairs, limit_pairs, node_pairs, partition_pairs
 from torchyard_gui.fleet.fingerprint import Fingerprint

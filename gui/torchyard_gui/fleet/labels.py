@@ -12,8 +12,8 @@ from torchyard_core import formatting
 from torchyard_core.app.undeploy_hosts import Removed
 from torchyard_core.errors import KeyChanged, KeyUnknown, TorchyardError
 from torchyard_core.gpu_names import short_model
-from torchyard_gui.bridge.host_states import HostState, count_hosts, state_name
-from torchyard_gui.bridge.host_status import UNKNOWN, CheckedEntry, GpuNow, HostStatus
+from torchyard_gui.bridge.host_states import HostState, state_name
+from torchyard_gui.bridge.host_status import UNKNOWN, CheckedEntry, GpuNow, HostStatus, count_hosts
 from torchyard_gui.theme.marks import trouble_token
 from torchyard_gui.widgets.next_steps import as_sentence
 

@@ -16,8 +16,8 @@ from torchyard_core.fleet.inventory import Host
 from torchyard_core.next_steps import SetHostField
 from torchyard_gui.bridge.clusters.cluster_statuses import ClusterStatus
 from torchyard_gui.bridge.fleet_model import FleetModel
-from torchyard_gui.bridge.host_states import count_hosts, state_name
-from torchyard_gui.bridge.host_status import HostStatus
+from torchyard_gui.bridge.host_states import state_name
+from torchyard_gui.bridge.host_status import HostStatus, count_hosts
 from torchyard_gui.fleet.cluster_labels import clusters_sentence
 from torchyard_gui.fleet.dialogs.add_host_dialog import AddHostDialog
 from torchyard_gui.fleet.dialogs.cluster_form import AddClusterDialog, EditClusterDialog

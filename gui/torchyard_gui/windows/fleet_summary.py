@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from PySide6.QtCore import QCoreApplication
 
 from torchyard_gui.bridge.fleet_model import FleetModel
-from torchyard_gui.bridge.host_states import HostState, count_hosts
-from torchyard_gui.bridge.host_status import CheckedEntry
+from torchyard_gui.bridge.host_states import HostState
+from torchyard_gui.bridge.host_status import CheckedEntry, count_hosts
 from torchyard_gui.fleet.labels import answer_sentence, short_time, state_count_text, state_word
 from torchyard_gui.windows.status_bar import StatusText
 

@@ -176,8 +176,8 @@ def test_members_end_when_the_primary_is_lost(run_scenario: RunScenario) -> None
         a, b = await cluster.add("gpu-a", "gpu-b", timeouts={"heartbeat_s": 0.3, "lease_s": 1.5})
         await cluster.begin(
             replica("chief-0", "gpu-a", FOREVER),
-            # SIGTERM counts as a request to stop the run only if the run's stop file exists. The trap starts no process:
-            # on a busy machine, that could take longer than the 1.5 s until the rank is killed.
+            # SIGTERM counts as a request to stop the run only if the run's stop file exists. The trap starts no
+            # process, which on a busy machine could take longer than the 1.5 s until the rank is killed.
             replica(
                 "worker-0",
                 "gpu-b",

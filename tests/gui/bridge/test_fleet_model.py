@@ -19,8 +19,8 @@ from torchyard_core.errors import TorchyardError, UsageError
 from torchyard_core.fleet.inventory import Host, add_host
 from torchyard_core.home import Home
 from torchyard_gui.bridge.fleet_model import FleetModel
-from torchyard_gui.bridge.host_states import HostState, count_hosts
-from torchyard_gui.bridge.host_status import UNKNOWN
+from torchyard_gui.bridge.host_states import HostState
+from torchyard_gui.bridge.host_status import UNKNOWN, count_hosts
 from torchyard_gui.fleet.labels import removed_text
 from torchyard_gui.windows.fleet_summary import fleet_texts
 

@@ -14,8 +14,7 @@ from torchyard_core.fleet.host_check import HostCheck
 from torchyard_core.home import Home
 from torchyard_core.topology.host_facts import Gpu, HostFacts
 from torchyard_gui.bridge.fleet_model import FleetModel
-from torchyard_gui.bridge.host_states import count_hosts
-from torchyard_gui.bridge.host_status import UNKNOWN, HostActivity, HostStatus
+from torchyard_gui.bridge.host_status import UNKNOWN, HostActivity, HostStatus, count_hosts
 from torchyard_gui.fleet.labels import state_mark
 from torchyard_gui.windows.fleet_summary import fleet_texts, gpu_text
 

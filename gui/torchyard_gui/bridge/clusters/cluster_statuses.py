@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -12,14 +12,15 @@ from PySide6.QtCore import QObject, Signal
 from torchyard_core.errors import TorchyardError
 from torchyard_core.fleet.cluster import Cluster
 from torchyard_core.fleet.inventory import Host, login_host
-from torchyard_gui.bridge.background_jobs import Job
+from torchyard_gui.bridge.background_jobs import Job, Jobs
 from torchyard_gui.bridge.host_status import UNKNOWN, CheckedEntry, HostActivity, now
 
 if TYPE_CHECKING:
     from torchyard_core.engines.slurm.cluster_check import ClusterCheck
     from torchyard_core.engines.slurm.description import ClusterDescription
     from torchyard_core.fleet.daemon_client import DaemonClient
-    from torchyard_gui.bridge.fleet_model import FleetModel
+    from torchyard_core.fleet.fleet import Fleet
+    from torchyard_gui.bridge.login_questions import LoginQuestions
 
 
 @dataclass(frozen=True)
@@ -84,16 +85,32 @@ class ClusterStatuses(QObject):
     changed = Signal(str)
     """Emitted with the name of a cluster whose status has changed."""
 
-    def __init__(self, fleet: FleetModel):
-        super().__init__(fleet)
+    def __init__(
+        self,
+        clusters: Callable[[], Sequence[Cluster]],
+        fleet: Callable[[], Fleet],
+        jobs: Jobs,
+        questions: LoginQuestions,
+        parent: QObject,
+    ):
+        """Shows each cluster as not checked.
+
+        Args:
+            clusters: Returns the clusters of the fleet file.
+            fleet: Returns the connections to the hosts and clusters. May be called in any thread.
+        """
+        super().__init__(parent)
+        self._clusters = clusters
         self._fleet = fleet
+        self._jobs = jobs
+        self._questions = questions
         self._statuses: dict[Cluster, ClusterStatus] = {}
         self._under_way: dict[Cluster, Job] = {}
 
     @property
     def all(self) -> Sequence[ClusterStatus]:
         """The clusters in the order of the fleet file."""
-        return tuple(map(self.of, self._fleet.inventory.clusters))
+        return tuple(map(self.of, self._clusters()))
 
     def of(self, cluster: Cluster) -> ClusterStatus:
         return self._statuses.get(cluster) or ClusterStatus(cluster)
@@ -137,13 +154,13 @@ class ClusterStatuses(QObject):
                 self._check(status, install=False)
 
     def _check(self, status: ClusterStatus, *, install: bool) -> None:
-        fleet, cluster = self._fleet, status.cluster
-        fleet.questions.begin()
+        cluster = status.cluster
+        self._questions.begin()
 
         def look() -> ClusterCheck:
             from torchyard_core.engines.registry import check_cluster
 
-            return check_cluster(fleet.fleet, cluster.name, install=install)
+            return check_cluster(self._fleet(), cluster.name, install=install)
 
         def done(check: ClusterCheck) -> None:
             self._under_way.pop(cluster, None)
@@ -154,20 +171,20 @@ class ClusterStatuses(QObject):
             self._under_way.pop(cluster, None)
             self.put(self.of(cluster).failed(error, now()))
 
-        self._under_way[cluster] = fleet.jobs.run(look, done, failed, owner=self)
+        self._under_way[cluster] = self._jobs.run(look, done, failed, owner=self)
         self.put(replace(status, doing=HostActivity("checking")))
 
     def _listen_for_end(self, cluster: Cluster) -> None:
         """Registers `_ended` to be called when the connection to a cluster is closed, if the connection is open."""
         login = self._open_login(cluster.name)
         if login is not None:
-            tell = self._fleet.jobs.tell
+            tell = self._jobs.tell
             login.on_close(lambda: tell(self._ended, cluster, login))
 
     def _open_login(self, name: str) -> DaemonClient | None:
         from torchyard_core.engines.registry import open_login
 
-        return open_login(self._fleet.fleet, name)
+        return open_login(self._fleet(), name)
 
     def _ended(self, cluster: Cluster, login: DaemonClient) -> None:
         status = self.of(cluster)
