@@ -70,7 +70,7 @@ def first_step(cluster: SlurmCluster, job: str) -> float:
 
 def ours(cluster: SlurmCluster, desktop: ClusterDesktop) -> float:
     desktop.run(desktop.write(SCRIPT, replicas=NODES))
-    # The job may have ended by now, so that the queue does not list it.
+    # The job may have ended by now, in which case the queue does not list it.
     (started,) = wait_until(lambda: list(cluster.controller.home.glob("started-*")), WITHIN_S, what=cluster.log)
     return first_step(cluster, started.name.removeprefix("started-"))
 

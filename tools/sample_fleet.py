@@ -112,7 +112,7 @@ def _acts(now: datetime) -> tuple[Act, ...]:
 
 
 class _UnreachableFleet:
-    """A replacement for the fleet, which never contacts hosts."""
+    """A stand-in for the fleet that never contacts hosts."""
 
     def __init__(self, names: Iterable[str]):
         self.hosts = dict.fromkeys(names)

@@ -270,7 +270,7 @@ def _sweeps(window: MainWindow, camera: Camera, state: str) -> None:
 
 
 def _new_sweep(window: MainWindow, camera: Camera, state: str) -> None:
-    """Shows the form of a new sweep: as it begins, and with all kinds of parameters, settings and problems."""
+    """Shows the form for a new sweep: its initial state, and all kinds of parameters, settings and problems."""
     wiring = _wiring(window)
     words = ["--lr={params.lr}", "--batch={params.batch}", "--layers={params.layers}"]
     cast("TopologyPage", window.show_page("topology")).add_arguments(words)

@@ -2,8 +2,8 @@
 
 A sleep simulates most of the computing; the rest is a small backward pass and the optimizer's step. With G groups, H =
 50 inner steps, M bytes of parameters, bandwidth B and t seconds of computing, a step with blocking rounds takes at
-least t + 2M(G−1)/(G·B·H), so at most 0.874 of its time is computing. The time spent computing is measured in steps
-without an exchange.
+least t + 2M(G−1)/(G·B·H), so with G = 4 computing is at most 0.874 of its time. The time spent computing is measured in
+steps without an exchange.
 """
 
 from __future__ import annotations

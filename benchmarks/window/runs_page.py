@@ -65,7 +65,7 @@ def fill(page: RunsPage) -> None:
 def share(page: RunsPage, run: Acting, view: str, first: int) -> float:
     """Returns the percentage of a core that the page uses with a view."""
     page.bar.views.set_value(view)
-    # Samples are created in advance, because the hosts' work must not be measured.
+    # Samples are created in advance, because creating them is the hosts' work, which is not measured.
     samples = [
         [(name, run.sample(name, float(first + second), loss=1.0)) for name in run.plan.hosts]
         for second in range(LIVE_S)

@@ -24,7 +24,7 @@ KINDS = NextStep.__subclasses__()
 
 
 def example(kind: type[NextStep]) -> NextStep:
-    """Returns a next step of this kind in which each field has a value."""
+    """Returns a NextStep of this type, with a value in every field."""
     values: dict[str, Any] = {one.name: ("x",) if "tuple" in str(one.type) else "x" for one in fields(kind)}
     given: dict[type[NextStep], dict[str, Any]] = {
         steps.SendSecrets: {"options": ("--secret", "x")},

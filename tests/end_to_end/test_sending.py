@@ -34,7 +34,7 @@ A_PART, THEN_SLOWLY = "6mb", "2mbit"
 
 
 def folder_with(folder: Path, replicas: int, size: int = 0) -> Path:
-    """Writes a topology whose ranks print code.txt, and a file data.bin with `size` random bytes."""
+    """Writes a topology whose ranks print the contents of code.txt, and data.bin with `size` random bytes."""
     file = topology(folder, CAT % replicas, code_txt="first\n")
     if size:
         (folder / "data.bin").write_bytes(random.Random(7).randbytes(size))

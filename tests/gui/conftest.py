@@ -82,7 +82,7 @@ def nothing_left_on_screen(qapp: QApplication) -> Iterator[None]:
     theme().set_mode("light")
     theme().install(qapp)
     old, old_followers = set(_alive()), job_threads(FOLLOWER)
-    gc.disable()  # A collection on a background thread would destroy widgets there. It is made below instead.
+    gc.disable()  # Garbage collection on a background thread would destroy widgets there. It is run below instead.
     before: Callable[..., object] | None = qInstallMessageHandler(hear)
     try:
         yield

@@ -138,7 +138,7 @@ def test_two_steps_at_once_do_not_multiply_the_throughput() -> None:
 
 
 def test_the_parts_of_a_partial_batch_are_not_those_of_a_step() -> None:
-    """The times of a smaller last batch are not reported, so the last report has those of a whole batch."""
+    """The times of a smaller last batch are not reported, so the last report contains the times of a full batch."""
     clock = Clock()
     progress = Progress(clock)
 

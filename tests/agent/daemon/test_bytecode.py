@@ -1,4 +1,4 @@
-"""Tests that a bytecode file of an archive is either complete or absent, even if the disk is full."""
+"""Tests that a bytecode file in an archive is either complete or absent, even if the disk is full."""
 
 from __future__ import annotations
 

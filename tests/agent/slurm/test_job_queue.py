@@ -23,7 +23,7 @@ echo "9|torchyard-20260101-000000-cccc|RUNNING|None|1700000000|n2|kim|1700003600
 
 @pytest.fixture
 def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The file that records the calls to `squeue`, which fails while a file `fails` exists in the same folder."""
+    """The calls to the stand-in for `squeue`, which fails while a file named `fails` exists in the same folder."""
     programs = tmp_path / "bin"
     programs.mkdir()
     program = programs / "squeue"

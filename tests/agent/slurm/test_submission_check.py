@@ -28,7 +28,7 @@ SCRIPT = "#!/bin/sh\n#SBATCH --job-name=torchyard-1\n#SBATCH --nodes=2\nexec tru
 
 
 class Slurm:
-    """Stand-ins for `sbatch` and `scontrol`, and a script."""
+    """Stand-ins for `sbatch` and `scontrol`, and the batch script to submit."""
 
     def __init__(self, folder: Path):
         self.folder = folder

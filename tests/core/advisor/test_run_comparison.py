@@ -18,7 +18,7 @@ KIND = "64 CPUs"
 
 def predicted(strategy: Strategy, *, hosts: list[AdvisedHost] | None = None, groups: int = 1, servers: int = 0,
               kinds: tuple[str, ...] = (KIND,)) -> PredictedStep | None:  # fmt: skip
-    """Returns the predicted step of four trainers."""
+    """Returns the predicted duration of a step with four trainers."""
     found = hosts or advised(4 + servers)
     each = 4 // groups
     layout = Layout(

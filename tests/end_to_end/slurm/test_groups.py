@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.lab, pytest.mark.train]
 
 @pytest.fixture(scope="module")
 def _module_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
-    """A cluster with a node to spare, on which a group can continue that has lost its node."""
+    """A cluster with a spare node, on which a group that has lost its node can continue."""
     for make in cluster_factories(tmp_path_factory.mktemp("slurm")):
         yield make(nodes=4)
 

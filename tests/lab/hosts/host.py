@@ -155,7 +155,7 @@ class LabHost:
         if self.spec.ssh_environment:
             self.set_ssh_environment({})
         if len(self.processes()) > 2 or not self._sshd():
-            # kill(-1) reaches all processes except the first one and the shell itself.
+            # kill(-1) signals all processes except PID 1 and the shell itself.
             self.exec(["sh", "-c", "kill -KILL -1"])
             self._until(lambda: len(self.processes()) == 1, "processes do not end")
             self.start_sshd()

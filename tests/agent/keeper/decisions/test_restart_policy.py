@@ -323,8 +323,7 @@ def test_random_events_never_start_two_generations_and_the_run_ends(seed: int) -
             assert len(alive) <= 1
             assert not [one for one in start.replicas if driver.run.host(driver.run.replica(one).host).lost]
     assert driver.run.state.is_terminal
-    # If a server has ended, it restarts together with its trainers. Such restarts do not count towards the server's own
-    # limit.
+    # A server that has ended is restarted when its trainers are. This does not count towards its own restart limit.
     most = {name: rules["max_restarts"] * (2 if name == "ps-0" else 1) for name in started}
     assert all(count <= most[name] for name, count in started.items())
     assert all(one.state.is_terminal for one in driver.run.replicas)

@@ -471,7 +471,7 @@ def test_a_team_is_set_up_shares_a_calendar_and_takes_the_private_one_along(
     store = open_store(file, "kim")
     assert store.count() == 2
     store.close()
-    # Mia is a new role, who logs in with the generated password. No desktop stores the password in a file.
+    # Mia logs in with the generated password of her new role. No desktop stores the password in a file.
     (password,) = [one["password"] for one in made["members"] if one["password"]]
     mia = with_fleet(make_desktop(), bookings_url=postgres.tcp_url("mia", "cli_team"))
     monkeypatch.setenv("PGPASSWORD", password)

@@ -84,7 +84,7 @@ def die(*_: Any) -> None:
 
 
 class History:
-    """The members of each step so far. A returning worker gets this history from the others."""
+    """The members of the group at each step so far. A returning worker gets this history from the others."""
 
     def __init__(self) -> None:
         self.memberships: list[list[int]] = []

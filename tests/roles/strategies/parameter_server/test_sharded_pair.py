@@ -137,7 +137,7 @@ def test_with_a_scaler_it_does_what_one_process_does(pull_every: int) -> None:
         *(made(torch.float32),) * 2,
     )
     expected = made(torch.float32)
-    # With plain SGD, the steps between two pulls equal those of the servers.
+    # With plain SGD, the local updates between two pulls equal the servers' updates.
     one, other = (torch.optim.SGD(each.parameters(), lr=0.1) for each in (model, expected))
     with run.serving():
         strategy = distributed(run, model, one)
