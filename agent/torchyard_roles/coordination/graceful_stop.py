@@ -136,14 +136,15 @@ class GracefulStop:
     def uninstall(self) -> None:
         """Stops handling SIGTERM, and publishes the last step of this rank.
 
-        SIGTERM's default handler is restored if this is the main thread.
+        If this is the main thread, SIGTERM has its default action again or, after a stop, is ignored: a rank that stops
+        at the request of another rank may receive SIGTERM from the keeper of its own host only while it exits.
         """
         if self._sockets is None or os.getpid() != self._process:
             return
         if threading.current_thread() is threading.main_thread():
             signal.set_wakeup_fd(self._earlier_descriptor)
             if signal.getsignal(signal.SIGTERM) is _ignore_signal:
-                signal.signal(signal.SIGTERM, signal.SIG_DFL)
+                signal.signal(signal.SIGTERM, signal.SIG_IGN if self._requested else signal.SIG_DFL)
         _, sender = self._sockets
         self._sockets = None
         sender.close()  # Closing the sender ends the thread that reads signals.

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -87,6 +89,27 @@ def test_a_process_alone_with_workers_of_its_loader_saves_and_leaves_with_0(star
     ((code, output),) = gang.ended()
     assert code == 0, output
     assert checkpoint_files.complete(gang.checkpoints)[0].step == stopped_after(output)
+
+
+def test_a_sigterm_that_arrives_after_the_stop_does_not_interrupt_the_exit() -> None:
+    # Another rank may request the stop earlier than the keeper of this rank's host.
+    program = """
+import os, signal, time
+from torchyard_roles.coordination.graceful_stop import GracefulStop
+
+stop = GracefulStop(None, "trainers", 0, 0, 1)
+assert stop.install(0)
+os.kill(os.getpid(), signal.SIGTERM)
+step = 0
+while stop.may_begin(step):
+    step += 1
+    time.sleep(0.01)
+stop.uninstall()
+os.kill(os.getpid(), signal.SIGTERM)
+print("left")
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (0, "left\n"), done.stderr
 
 
 def test_a_second_sigterm_ends_a_step_that_takes_too_long_at_once(start: Start, tmp_path: Path) -> None:
