@@ -1,42 +1,48 @@
-"""Tests of the lock among processes: exclusion, and the lock of a process that was killed."""
+"""Tests of the lock file that processes on several nodes share."""
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
-from tests.agent.keeper.keeper_cluster import AGENT
+from tests.waiting import wait_until
 from torchyard_agent.slurm.shared_lock import SharedLock
 
-COUNTS = """
-import sys
-sys.path.insert(0, sys.argv[1])
+HOLDS = """
+import sys, time
 from torchyard_agent.slurm.shared_lock import SharedLock
-for _ in range(50):
-    with SharedLock(sys.argv[2] + "/lock"):
-        with open(sys.argv[2] + "/count") as file:
-            count = int(file.read())
-        with open(sys.argv[2] + "/count", "w") as file:
-            file.write(str(count + 1))
+
+with SharedLock(sys.argv[1]):
+    time.sleep(600)
 """
 
 
-def test_no_two_processes_hold_the_lock(tmp_path: Path) -> None:
-    (tmp_path / "count").write_text("0")
-    command = [sys.executable, "-S", "-c", COUNTS, str(AGENT), str(tmp_path)]
-    processes = [subprocess.Popen(command) for _ in range(3)]
-    assert [process.wait(60) for process in processes] == [0, 0, 0]
-    assert (tmp_path / "count").read_text() == "150"
-    assert not (tmp_path / "lock").exists()
+def test_the_lock_of_a_killed_process_is_taken_over(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    holder = subprocess.Popen([sys.executable, "-c", HOLDS, str(path)])
+    wait_until(lambda: path.exists() and path.read_text())
+    holder.send_signal(signal.SIGKILL)
+    holder.wait()
+    with SharedLock(str(path), stale_s=0.2):
+        assert str(holder.pid) not in path.read_text().split()
+    assert list(tmp_path.iterdir()) == []
 
 
-def test_the_lock_of_a_killed_process_is_taken_over_and_not_released_by_it(tmp_path: Path) -> None:
-    file = tmp_path / "lock"
-    killed = SharedLock(str(file))
-    killed.__enter__()
-    with SharedLock(str(file), stale_s=0.05):
-        held = file.read_text()
-        killed.__exit__()
-        assert file.read_text() == held
-    assert not list(tmp_path.iterdir())
+def test_the_lock_of_a_live_process_is_waited_for(tmp_path: Path) -> None:
+    path = str(tmp_path / "lock")
+    entered = threading.Event()
+
+    def enter() -> None:
+        with SharedLock(path):
+            entered.set()
+
+    waiting = threading.Thread(target=enter)
+    with SharedLock(path):
+        waiting.start()
+        assert not entered.wait(0.5)
+    waiting.join(30)
+    assert entered.is_set()
+    assert list(tmp_path.iterdir()) == []

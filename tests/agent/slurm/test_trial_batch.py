@@ -9,6 +9,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -208,7 +209,21 @@ class Sweep:
         return (self.run_dir / "logs" / "coordinator-0.log").read_text()
 
     def kill(self, number: int, process: subprocess.Popen[bytes]) -> None:
-        """Kills the batch program and the keeper of a job, as the loss of its node does."""
+        """Kills the batch program and the keeper of a job, as the loss of its node does.
+
+        The batch program is not killed while it holds the sweep's lock, because the next one would then wait for
+        STALE_S, longer than a test. `test_shared_lock.py` tests this case.
+        """
+        lock = self.job_dir / "sweep.lock"
+        while True:
+            process.send_signal(signal.SIGSTOP)
+            os.waitpid(process.pid, os.WUNTRACED)
+            with contextlib.suppress(FileNotFoundError):
+                if lock.read_text().split()[1:2] in ([str(process.pid)], []):
+                    process.send_signal(signal.SIGCONT)
+                    time.sleep(0.01)
+                    continue
+            break
         process.kill()
         process.wait()
         with contextlib.suppress(ProcessLookupError):

@@ -302,10 +302,7 @@ class DeltaServer(ConnectionServer):
             connection.send({"empty": True} if moved_to == IN_TRANSIT else {"moved": moved_to})
             return
         if lost > 0:
-            log(
-                self.name,
-                f"{lost} deltas of shard {shard} are lost: {connection.peer} has seen a later version.",
-            )
+            log(self.name, f"{lost} deltas of shard {shard} are lost: {connection.peer} has seen a later version.")
         send_value(connection, version, applied, tensors, staleness)
 
 
